@@ -59,12 +59,9 @@ def run(args: argparse.Namespace, recording: Recording | None) -> float:
         values = {**reproducible.SETTINGS, **os.environ}
         values |= {"OMP_NUM_THREADS": "1", "STEP_TIMES": str(folder)}
         if recording is not None:
-            for kind in ("records", "start"):
-                (folder / kind).mkdir()
+            (folder / "records").mkdir()
             program = Program("recorded", script.parent, script, script.parent)
-            values |= launch.environment(
-                program, "cpu", folder / "records", folder / "start", recording
-            )
+            values |= launch.environment(program, "cpu", folder / "records", recording)
         command = [sys.executable, "-P", "-m", "torch.distributed.run", "--standalone"]
         command += [f"--nproc-per-node={args.ranks}", str(script), "--train"]
         command += ["--steps", str(args.steps), "--dim", str(args.dim)]

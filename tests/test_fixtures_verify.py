@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.verify import main, migration, values
+from fsdp_migrate.verify import main, values
 from fsdp_migrate.verify.folders import Program, copy
 from fsdp_migrate.verify.judge import judge
-from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
@@ -54,12 +53,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         if cuda:
             take_cuda_for_granted(program)
         if form:
-            migration.migrate(program.root, form)
+            main.migrate(program.root, form)
         return program
 
     def run(program: Program, case: str, settings: Settings, cuda: bool, begun: Path | None) -> Run:
         folder = tmp_path_factory.mktemp(case)
-        ranks, launcher = settings["ranks"], Launcher(settings["launcher"])
+        ranks, launcher = settings["ranks"], settings["launcher"]
         how = Recording(canonical=True, emulate=ranks if cuda else 0, start=begun)
         whole = settings.get("thorough", False)
         arguments = [*settings["arguments"], *([] if whole else SHORTER[case])]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fsdp_migrate.verify.compare import Difference, eps, relative
+from fsdp_migrate.verify.compare import Difference, eps, largest, relative
 from fsdp_migrate.verify.records import Run
 
 _SAME = 1e-3
@@ -42,12 +42,6 @@ def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -
     return [Cause("unknown", "not known", _where(first))]
 
 
-def aligned(cause: Cause) -> Cause:
-    """The cause where the runs are the same once both begin with the same values."""
-    advice = "With --align-init the runs are the same: the programs draw other random numbers, or in another order."
-    return Cause("initial-weights", f"{cause.title}, and nothing else", advice)
-
-
 Shown = Iterator[tuple[str, dict[str, Any]]]
 """Keys of `_CAUSES`, each with what its title needs; the most specific first."""
 
@@ -61,43 +55,19 @@ def _shown(first: Difference, original: Run, migrated: Run, buffers: str) -> Sho
         yield "number of optimizer steps", {}
     if first.what in _CAUSES:
         yield first.what, {}
-    norms = [*zip(original.grad_norms, migrated.grad_norms, strict=False)]
-    losses = [[*zip(one.losses, other.losses, strict=False)] for one, other in ranks]
-    there = norms[first.step - 1 :][:1] if first.what == "gradient norm" else []
-    if first.what == "loss":
-        there = [pair for pairs in losses for pair in pairs[first.index :][:1]]
-    if any(math.isfinite(a) != math.isfinite(b) for a, b in there):
-        yield "overflow", {}
-    # The first step's losses and gradients do not depend on the optimizer's options.
-    if first.step > 1 or first.what not in ("loss", "gradient norm"):
-        yield from _of_options(original.options, migrated.options)
-    if first.what == "gradient norm" and there and there[0][0]:
+    if first.what == "gradient norm" and original.grad_norms[first.step - 1]:
         yield from _of_norms(first.step - 1, original, migrated)
     if buffers:
         yield "buffer-dtype", {"buffers": buffers}
     dtypes = {rank.dtype for run in (original, migrated) for rank in run.ranks}
     if first.what in ("loss", "gradient norm") and len(dtypes) == 1:
         dtype = dtypes.pop()
-        pairs = [*norms, *(pair for each in losses for pair in each)]
-        units = max((relative(a, b) for a, b in pairs), default=0.0) / eps(dtype)
+        numbers = [(original.grad_norms, migrated.grad_norms)]
+        numbers += [(one.losses, other.losses) for one, other in ranks]
+        pairs = (pair for both in numbers for pair in zip(*both, strict=False))
+        units = largest(relative(a, b) for a, b in pairs) / eps(dtype)
         if units <= _STEPS:
             yield "rounding", {"dtype": dtype.removeprefix("torch."), "units": units}
-
-
-def _of_options(one: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> Shown:
-    """An option that a parameter has not in both."""
-    odd = [name for name in one if name in other and one[name] != other[name]]
-    for name in odd[:1]:
-        a, b = one[name], other[name]
-        key = next(key for key in [*a, *b] if a.get(key) != b.get(key))
-        more = f" (and of {len(odd) - 1} more)" if len(odd) > 1 else ""
-        facts = {
-            "option": key,
-            "parameter": f"{name}{more}",
-            "before": a.get(key),
-            "now": b.get(key),
-        }
-        yield "optimizer-groups", facts
 
 
 def _of_norms(index: int, original: Run, migrated: Run) -> Shown:
@@ -115,10 +85,6 @@ def _of_norms(index: int, original: Run, migrated: Run) -> Shown:
     factor = now / before
     if ranks > 1 and (_near(factor, ranks) or _near(factor, 1 / ranks)):
         yield "averaging", {"factor": factor, "ranks": ranks}
-    highest = max(original.grad_norms)
-    capped = [norm for norm in original.grad_norms if _near(norm, highest)]
-    if len(capped) > 1 and _near(before, highest) and factor > 1 + _SAME:
-        yield "not-clipped", {"highest": highest}
 
 
 _CAUSES = {
@@ -140,7 +106,8 @@ _CAUSES = {
     ),
     "first parameters": (
         "the programs begin with different weights",
-        "Compare seeds, the order of random calls, and the precision in which weights are made or loaded.",
+        "Compare seeds, the order of random calls, and the precision in which weights are made or loaded. With --align-init "
+        "the migrated program takes over the original's, so that what follows can be compared.",
     ),
     "first parameters of the ranks": (
         "the ranks begin with different weights",
@@ -156,15 +123,6 @@ _CAUSES = {
         "a model that no optimizer trains, such as a moving average, is updated in another way",
         "`p.data = x` changes nothing in a sharded parameter: update it in place, with p.copy_(x) or p.lerp_(x, weight) "
         "under torch.no_grad(). Compare which model is copied, and when.",
-    ),
-    "overflow": (
-        "only one of the programs has finite numbers there",
-        "Compare loss scaling, dtypes, and weights that are made on the meta device and never loaded.",
-    ),
-    "optimizer-groups": (
-        "{option} of {parameter} is {now}, the original's is {before}",
-        "Compare what sorts parameters into the optimizer's groups: p.ndim, p.numel() and names are those of the whole "
-        "parameter under FSDP2.",
     ),
     "optimizer-before-sharding": (
         "the optimizer was built before the model was sharded, and trains nothing",
@@ -184,10 +142,6 @@ _CAUSES = {
         "the gradients are {factor:.4g} times the original's, on {ranks} ranks",
         "FSDP1 and fully_shard both divide by the number of data-parallel ranks. Look for set_gradient_divide_factor, "
         "a changed mesh, and a loss or gradient that is scaled by the world size.",
-    ),
-    "not-clipped": (
-        "no gradient norm of the original is above {highest:.4g}, the migrated program's are",
-        "Compare the calls of clip_grad_norm_: the bound, the norm type, and that it runs after the last backward.",
     ),
     "buffer-dtype": (
         "a buffer is kept in another precision: {buffers}",
@@ -223,11 +177,12 @@ def _where(first: Difference) -> str:
     if first.what == "gradient norm":
         return (
             "Losses up to there are equal: look at the backward of that step, at what accumulates and reduces gradients "
-            "(set_requires_gradient_sync, reduce_dtype, ignored parameters), and at clipping."
+            "(set_requires_gradient_sync, reduce_dtype, ignored parameters), at loss scaling and at clipping."
         )
     if first.what == "loss":
         return (
-            "Gradients up to there are equal: look at the optimizer's update, at what happens between the steps "
+            "Gradients up to there are equal: look at the optimizer's update and its groups of parameters (what p.ndim and "
+            "p.numel() choose), at what happens between the steps "
             "(an evaluation, a checkpoint), at the data and at random numbers."
         )
     return "All losses and gradient norms are equal: look at what is done after the training, or beside it."

@@ -13,7 +13,7 @@ from fsdp_migrate.settings import FORMS
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.nodes import Nodes
-from fsdp_migrate.verify.options import TIMEOUT, Launcher, Progress
+from fsdp_migrate.verify.options import TIMEOUT, Progress
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.processes import Interrupted, interruptible
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
@@ -68,10 +68,9 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
 )
 @click.option(
     "--launcher",
-    type=click.Choice([launcher.value for launcher in Launcher]),
-    default=Launcher.AUTO.value,
+    type=click.Choice(["auto", "torchrun", "python"]),
+    default="auto",
     show_default=True,
-    callback=lambda context, option, value: Launcher(value),
     help="auto: python if the script starts its own processes, else torchrun.",
 )
 @click.option(
@@ -100,7 +99,7 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
 @click.option(
     "--emulate/--no-emulate",
     default=None,
-    help="Emulate CUDA on the CPU.  [default: where the program needs it and there is none]",
+    help="Emulate CUDA on the CPU.  [default: where there is none, and the program does not ask for it]",
 )
 @click.option(
     "--repeat/--no-repeat",

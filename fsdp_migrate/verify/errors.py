@@ -12,8 +12,6 @@ class Unverifiable(Unusable):
 class ProgramFailed(Exception):
     """A program, `original` or `migrated`, failed or did not end: why in one line, and what its ranks said last."""
 
-    timed_out = False
-
     def __init__(self, which: str, reason: str, details: str) -> None:
         super().__init__(which, reason, details)
         self.which = which

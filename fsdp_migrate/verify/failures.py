@@ -21,14 +21,13 @@ _WIDTH = 200
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
 _TORCHRUN = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
 _FRAME = re.compile(r'File "(.+)", line (\d+)')
-_PORT = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 _LOST = re.compile(
     r"Connection (reset|closed) by peer|gloo/transport|Broken pipe|remote process exited"
 )
 """The end of a connection to another rank: what follows from that rank's end, and never the reason."""
 _READ = 32 << 20
 """Bytes at the end of an output that are read."""
-_TERMINATED, _ABORTED = -15, -6
+_TERMINATED = -15
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def check(scene: Scene) -> None:
         for ending in read_endings(scene.folder / "records")
         if (ending.status or ending.failure if failed else ending.code)
     ]
-    if endings or (failed and not _only_aborted(scene)):
+    if endings or failed:
         raise _ended_badly(scene, endings)
     if not any(rank.losses for rank in scene.ranks):
         raise scene.failed("no rank called backward", scene.output)
@@ -122,8 +121,6 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
     else:  # torch.multiprocessing.spawn hands an exception of its processes to the one that started them
         reason = f"{_process(scene, endings[0])} ended with exit status {endings[0].status}"
         details = scene.errors(endings[0].rank)
-    if _PORT.search("\n".join(details.splitlines()[-_LINES:])):
-        reason += " (another process has the port: end it, or give the program another port)"
     return scene.failed(reason, details)
 
 
@@ -143,12 +140,6 @@ def _raised_at(scene: Scene, trace: str) -> str:
     return f" ({frames[-1][0].removeprefix(root)}:{frames[-1][1]})" if frames else ""
 
 
-def _only_aborted(scene: Scene) -> bool:
-    """Whether a process aborted when all ranks had done their work, as FSDP1 on gloo may do."""
-    codes = {int(code) for _, code in _TORCHRUN.findall(scene.output)}
-    return codes == {_ABORTED} and len(scene.ranks) == scene.expected
-
-
 def _late(scene: Scene) -> ProgramFailed:
     stacks = [found for found in scene.outcome.stacks if found[0]] or [*scene.outcome.stacks]
     reason = f"it did not end within {scene.outcome.seconds:.0f} seconds"
@@ -156,9 +147,7 @@ def _late(scene: Scene) -> ProgramFailed:
     if 0 < len(busy) < len(stacks):
         reason += f"; all but {', '.join(busy)} wait in a collective"
     places = [f"{_name(rank)} is at\n{_where(stack)}" for rank, stack in stacks]
-    failure = scene.failed(reason, "\n".join(places) or scene.output)
-    failure.timed_out = True
-    return failure
+    return scene.failed(reason, "\n".join(places) or scene.output)
 
 
 def _waits(stack: str) -> bool:

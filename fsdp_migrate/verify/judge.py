@@ -50,21 +50,20 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
     comparison = compare(original, migrated, asked)
     begins = values.first(original), values.first(migrated)
     ends = values.last(original), values.last(migrated)
-    aligned = migrated.aligned
     apart, unknown = values.last_differences(*ends)
     trained = largest(apart.values())
     kept, unkept = values.kept_difference(*ends, original.steps, tolerance, trained)
     buffers, buffer, dtypes = values.buffers_difference(*ends)
-    odd = [*values.first_differences(*begins, {*aligned}, tolerance), *comparison.differences]
+    odd = [
+        *values.first_differences(*begins, {*migrated.aligned}, tolerance),
+        *comparison.differences,
+    ]
     odd = sorted([*odd, kept] if kept else odd)
     notes = [
         f"first values of the {name} program are not known: {begin.problem}"
         for name, begin in zip(("original", "migrated"), begins, strict=True)
         if begin.problem
     ]
-    if aligned:
-        taken = counted(len(aligned), "first value")
-        notes.append(f"the migrated program took over {taken}: {aligned[0]}, …")
     return Verdict(
         **{**vars(comparison), "differences": odd},
         tolerance=tolerance,
@@ -73,7 +72,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         original=original,
         migrated=migrated,
         causes=causes.find(next(iter(odd), None), original, migrated, dtypes),
-        uncompared=[note for note in (unknown, unkept) if note],
+        uncompared=[note for note in (unknown, unkept, _taken_over(migrated)) if note],
         notes=notes + _problems(original, migrated),
         max_abs_buffer_diff=buffers,
         buffer=buffer,
@@ -81,6 +80,12 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         emulated=bool(recording.emulate),
         printed=outputs.printed(original, migrated, tolerance),
     )
+
+
+def _taken_over(migrated: Run) -> str:
+    names = migrated.aligned
+    taken = counted(len(names), "first value")
+    return f"{taken} that the migrated program took over: {names[0]}, …" if names else ""
 
 
 def _problems(*runs: Run) -> list[str]:

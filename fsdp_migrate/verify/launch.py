@@ -18,7 +18,7 @@ from fsdp_migrate.engine import parse_file
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.vendor import runtime_folder
 from fsdp_migrate.verify import folders, reproducible
-from fsdp_migrate.verify.options import Launcher, Options, Recording
+from fsdp_migrate.verify.options import Options, Recording
 
 _RANK_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
@@ -28,45 +28,12 @@ _RANK_VARIABLES = (
 _STARTERS = ("multiprocessing.spawn", "multiprocessing.Process")
 _PLAIN = Recording()
 
-_SITECUSTOMIZE = '''\
-"""Starts the recorder of fsdp-migrate, then runs the sitecustomize that this one hides."""
 
-import importlib.machinery
-import importlib.util
-import os
-import sys
-
-
-def _record(folder):
-    spec = importlib.util.spec_from_file_location(
-        "_fsdp_migrate_record", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-    )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    module.start()
-
-
-def _go_on():
-    here = os.path.dirname(os.path.abspath(__file__))
-    rest = [path for path in sys.path if os.path.abspath(path or ".") != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
-    if spec is not None and spec.loader is not None:
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["sitecustomize"] = module
-        spec.loader.exec_module(module)
-
-
-_record({folder!r})
-_go_on()
-'''
-
-
-def choose(launcher: Launcher, script: Path) -> Launcher:
-    """What `auto` means for this script."""
-    if launcher is not Launcher.AUTO:
+def choose(launcher: str, script: Path) -> str:
+    """What `auto` means for this script: `python` if it starts its ranks itself, else `torchrun`."""
+    if launcher != "auto":
         return launcher
-    return Launcher.PYTHON if _spawns(script) else Launcher.TORCHRUN
+    return "python" if _spawns(script) else "torchrun"
 
 
 def _spawns(script: Path) -> bool:
@@ -78,10 +45,10 @@ def _spawns(script: Path) -> bool:
     return any(name.endswith(_STARTERS) for name in names)
 
 
-def command(program: folders.Program, how: Options, launcher: Launcher, logs: Path) -> list[str]:
+def command(program: folders.Program, how: Options, launcher: str, logs: Path) -> list[str]:
     """The command line of a program; under torchrun each rank prints to a file below `logs`."""
     line = [sys.executable]
-    if launcher is Launcher.TORCHRUN:
+    if launcher == "torchrun":
         meeting = how.nodes.options(program.name) if how.nodes else ["--standalone"]
         line += ["-m", "torch.distributed.run", *meeting, f"--nproc-per-node={how.ranks}"]
         # Without the dashes torchrun takes a script's option for an abbreviation of one of its own.
@@ -90,16 +57,9 @@ def command(program: folders.Program, how: Options, launcher: Launcher, logs: Pa
 
 
 def environment(
-    program: folders.Program, device: str, records: Path, start: Path, recording: Recording = _PLAIN
+    program: folders.Program, device: str, records: Path, recording: Recording = _PLAIN
 ) -> dict[str, str]:
-    """The environment of a program: the user's, with the recorder and without what changes a run.
-
-    `start` is an empty folder, for the module that starts the recorder.
-    """
-    folder = runtime_folder() / "record"
-    start.joinpath("sitecustomize.py").write_text(
-        _SITECUSTOMIZE.replace("{folder!r}", repr(str(folder))), encoding="utf-8"
-    )
+    """The environment of a program: the user's, with the recorder and without what changes a run."""
     values = {
         name: value
         for name, value in os.environ.items()
@@ -117,7 +77,8 @@ def environment(
         values["TORCHDYNAMO_DISABLE"] = "1"
     # Relative paths of the user's start in the user's working folder.
     paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    values["PYTHONPATH"] = os.pathsep.join([str(start), *paths])
+    recorder = runtime_folder() / "record" / "start"
+    values["PYTHONPATH"] = os.pathsep.join([str(recorder), *paths])
     values["PYTHONHASHSEED"] = "0"
     # More threads sum in another order, and the ranks share the machine.
     values.setdefault("OMP_NUM_THREADS", "1")
@@ -141,7 +102,7 @@ def describe(how: Options, program: folders.Program) -> dict[str, str]:
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "device": how.device,
-        "launcher": choose(how.launcher, program.script).value,
+        "launcher": choose(how.launcher, program.script),
         "ranks": str(how.ranks),
         "threads of a rank": os.environ.get("OMP_NUM_THREADS", "1"),
         **{name: os.environ.get(name, value) for name, value in libraries.items()},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.verify import (
-    causes,
     emulation,
     failures,
     folders,
     launch,
-    migration,
     outputs,
     processes,
     quirks,
@@ -30,12 +27,11 @@ from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, judge
 from fsdp_migrate.verify.live import Live
-from fsdp_migrate.verify.options import Launcher, Options, Recording
+from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.verdict import Verdict
 
 _PLAIN = Recording()
 _PAUSE = 0.1
-_BEGINNINGS = ("first parameters", "first parameters of the ranks", "first buffers")
 
 
 def verify(original: Path, migrated: Path | None = None, **options: Any) -> Verdict:
@@ -79,11 +75,14 @@ class Pair:
         before, after, notes = self._programs(folder)
         if how.nodes is not None:
             how.nodes.check()
-            if launch.choose(how.launcher, before.script) is not Launcher.TORCHRUN:
+            if launch.choose(how.launcher, before.script) != "torchrun":
                 raise Unverifiable("a program that starts its own processes runs on one node")
         changed, diff = folders.compared(before, after)
         old, new = outputs.files(before.root), outputs.files(after.root)
-        one, other, recording = self._run_both(before, after, folder)
+        recording = how.recording
+        if how.may_emulate and emulation.needs_cuda(before.root):
+            recording = replace(recording, emulate=how.ranks)
+        one, other = self._run_both(before, after, recording, folder)
         notes = [*_notes(before, how, one), *notes]
         check_original(one)
         how.progress.stage("comparing")
@@ -109,7 +108,12 @@ class Pair:
             environment=launch.describe(how, before),
             diff=diff,
         )
-        return self._explained(verdict, recording, folder)
+        unclear = not verdict.equal or not all(line.cause for line in verdict.printed)
+        if how.repeat or (how.repeat is None and unclear):
+            how.progress.stage("the original program once more, against itself")
+            twin = self._again(before, recording, folder)
+            verdict = verdict.without(judge(one, twin, how.tolerance, recording))
+        return verdict
 
     def _programs(self, folder: Path) -> tuple[Program, Program, list[str]]:
         """Fresh copies of both, and the warnings of the migration."""
@@ -119,35 +123,15 @@ class Pair:
         if self.migrated is not None:
             return before, after, []
         self.how.progress.stage("migrating a copy")
-        return before, after, migration.migrate(after.root, self.how.form)
+        return before, after, migrate(after.root, self.how.form)
 
-    def _explained(self, verdict: Verdict, recording: Recording, folder: Path) -> Verdict:
-        """The verdict after further runs where they are needed: the original against itself, both from the same values."""
-        how = self.how
-        odd = not verdict.equal or not all(line.cause for line in verdict.printed)
-        if how.repeat or (how.repeat is None and odd):
-            how.progress.stage("the original program once more, against itself")
-            twin = self._again("control", recording, folder)
-            control = judge(verdict.original, twin, how.tolerance, recording)
-            verdict = verdict.without(control)
-        first = verdict.first
-        begun = folder / "start.pt"
-        if begun.exists() and verdict.deterministic and first and first.what in _BEGINNINGS:
-            how.progress.stage("both from the same first values")
-            same = replace(recording, align=True, start=begun)
-            other = self._again("aligned", same, folder)
-            if judge(verdict.original, other, how.tolerance, same).equal:
-                return replace(verdict, causes=[causes.aligned(verdict.causes[0])])
-        return verdict
-
-    def _again(self, name: str, recording: Recording, folder: Path) -> records.Run:
-        """Run a fresh copy once more: of the original for `control`, of the migrated program for `aligned`."""
-        nodes, place = self.how.nodes, folder / name
+    def _again(self, program: Program, recording: Recording, folder: Path) -> records.Run:
+        """Run a fresh copy of the original once more."""
+        place = folder / "control"
+        fresh = replace(self._copy("original", self.original, place), twin=program.twin)
         # On several nodes its records need a name of their own.
-        again = replace(self, how=replace(self.how, nodes=nodes and nodes.again(name)))
-        before, after, _ = self._programs(place)
-        program = before if name == "control" else after
-        return again._run(program, recording, place, Live(place, self.how))
+        again = replace(self.how, nodes=self.how.nodes and self.how.nodes.again(place.name))
+        return replace(self, how=again)._run(fresh, recording, place, Live(place, again))
 
     def _copy(self, name: str, path: Path, folder: Path) -> Program:
         """A copy of one of the programs."""
@@ -156,61 +140,42 @@ class Pair:
         return folders.copy(name, path, target, entry=how.entry, root=how.root, links=how.links)
 
     def _run_both(
-        self, before: Program, after: Program, folder: Path
-    ) -> tuple[records.Run, records.Run, Recording]:
-        """Run both, one after the other or side by side; returns also how.
+        self, before: Program, after: Program, recording: Recording, folder: Path
+    ) -> tuple[records.Run, records.Run]:
+        """Run both, one after the other or side by side.
 
         Side by side the migrated program starts as soon as the original has made a step, if there is memory for as
         much again.
         """
-        live, begun, free = Live(folder, self.how), folder / "start.pt", _free_memory()
-        asks = self.how.may_emulate and emulation.wants_cuda(before.root)
-        may_fail = asks and emulation.asks_first(before.root) and not self.how.recording.emulate
-        emulate = self.how.ranks if asks and not may_fail else self.how.recording.emulate
-        recording = replace(self.how.recording, emulate=emulate)
-        together = self._side_by_side(before) and not may_fail
+        live, free = Live(folder, self.how), _free_memory()
+        together = self._side_by_side(before)
         with ThreadPoolExecutor(2) as pool:
             try:
-                one = pool.submit(self._original, before, recording, folder, live, may_fail)
+                one = pool.submit(self._run, before, recording, folder, live)
                 while not one.done():
                     time.sleep(_PAUSE)
                     if together and live.steps("original") and free <= 2 * _free_memory():
                         break
                 if one.done():
-                    run, recording = one.result()
-                    recording = replace(recording, start=values.first(run).save(begun))
+                    run = one.result()
+                    if self.how.align_init:
+                        start = values.first(run).save(folder / "start.pt")
+                        recording = replace(recording, start=start)
                 other = pool.submit(self._run, after, recording, folder, live)
-                wait((one, other), return_when=FIRST_EXCEPTION)  # type: ignore[misc]
+                wait((one, other), return_when=FIRST_EXCEPTION)
                 if one.done():
                     one.result()  # its failure goes first
-                migrated, (original, recording) = other.result(), one.result()
+                migrated = other.result()
+                return one.result(), migrated
             except BaseException:
                 live.stop.set()
                 raise
-        if not begun.exists():
-            values.first(original).save(begun)
-        return original, migrated, recording
-
-    def _original(
-        self, program: Program, recording: Recording, folder: Path, live: Live, may_fail: bool
-    ) -> tuple[records.Run, Recording]:
-        """Run the original, once more with CUDA emulated where it `may_fail` without; returns also how it ran."""
-        try:
-            return self._run(program, recording, folder, live), recording
-        except ProgramFailed as failure:
-            if not may_fail or failure.timed_out:
-                raise
-        self.how.progress.stage("it needs CUDA: once more, with CUDA emulated")
-        shutil.rmtree(folder / "original")
-        recording = replace(recording, emulate=self.how.ranks)
-        again = self._copy("original", self.original, folder)
-        return self._run(again, recording, folder, live), recording
 
     def _side_by_side(self, program: Program) -> bool:
         """Whether both programs may run at once: the second takes nothing over, and they share no port and no folder."""
         how = self.how
-        torchrun = launch.choose(how.launcher, program.script) is Launcher.TORCHRUN
-        may = torchrun and not self.how.recording.align and how.nodes is None
+        torchrun = launch.choose(how.launcher, program.script) == "torchrun"
+        may = torchrun and not how.align_init and how.nodes is None
         if how.side_by_side is not None or not may:
             return bool(how.side_by_side) and may
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
@@ -222,6 +187,30 @@ class Pair:
         where = f"{self.how.ranks} ranks ({self.how.device}{emulated})"
         self.how.progress.stage(f"running the {program.name} program on {where}")
         return run_program(program, folder, self.how, recording, live.look)
+
+
+def migrate(root: Path, form: str) -> list[str]:
+    """Migrate the Python files below `root`, a copy, in place, by the project's settings; returns warnings.
+
+    Raises Unverifiable where nothing changes, so that there is nothing to compare.
+    """
+    from fsdp_migrate.discover import discover
+    from fsdp_migrate.engine import analyse
+    from fsdp_migrate.settings import Options, load_settings
+
+    settings = load_settings([root])
+    options = Options(form=form, select=settings.select, ignore=settings.ignore)
+    report = analyse(discover([root], settings.exclude, settings.root), options)
+    for change in report.changes:
+        change.path.write_bytes(change.after)
+    warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]
+    if manual := report.manual:
+        first = f"{manual[0].code} at {Path(manual[0].path).name}:{manual[0].line}"
+        warnings.append(f"{len(manual)} left to do by hand, the first is {first}")
+    if not report.changes:
+        nothing = "the migration changes nothing: give a migrated program with --migrated, and its original as SCRIPT"
+        raise Unverifiable("; ".join([nothing, *warnings]))
+    return warnings
 
 
 def _free_memory() -> int:
@@ -263,19 +252,19 @@ def run_program(
 ) -> records.Run:
     """Run one program and read its records; `folder` is for what the run needs and leaves, `look` as in `processes.run`."""
     place = folder / program.name
-    for name in ("records", "logs", "start"):
+    for name in ("records", "logs"):
         (place / name).mkdir(parents=True)
     launcher = launch.choose(how.launcher, program.script)
     outcome = processes.run(
         launch.command(program, how, launcher, place / "logs"),
         program.folder,
-        launch.environment(program, how.device, place / "records", place / "start", recording),
+        launch.environment(program, how.device, place / "records", recording),
         place / "output",
         how.timeout,
         look,
     )
     found = records.read_ranks(place / "records", outcome.stopped)
-    expected = how.ranks if launcher is Launcher.TORCHRUN else 0
+    expected = how.ranks if launcher == "torchrun" else 0
     scene = failures.Scene(program, outcome, place, expected, found)
     if outcome.stopped:
         return records.Run(found, outcome.seconds, scene.output, stopped=True)

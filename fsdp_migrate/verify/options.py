@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 
 from fsdp_migrate.verify.errors import Unverifiable
@@ -14,26 +13,17 @@ from fsdp_migrate.verify.nodes import Nodes
 TIMEOUT = 600.0
 
 
-class Launcher(str, Enum):
-    """How a program starts its ranks; `auto` is `python` if the script does it itself, else `torchrun`."""
-
-    AUTO = "auto"
-    TORCHRUN = "torchrun"
-    PYTHON = "python"
-
-
 @dataclass(frozen=True)
 class Recording:
     """How a program is run and recorded.
 
     Attributes:
         emulate: the number of CUDA devices to emulate on the CPU; 0 for none.
-        align: whether the migrated program takes over the original's first values, from the file `start`.
+        start: the file of the original's first values that the migrated program takes over; None for none.
     """
 
     canonical: bool = False
     emulate: int = 0
-    align: bool = False
     start: Path | None = None
 
 
@@ -56,7 +46,7 @@ class Options:
     links: Sequence[Path] = ()
     ranks: int = 2
     arguments: Sequence[str] = ()
-    launcher: Launcher = Launcher.AUTO
+    launcher: str = "auto"
     device: str = "auto"
     tolerance: float | None = None
     timeout: float = TIMEOUT
@@ -92,7 +82,7 @@ class Options:
     def recording(self) -> Recording:
         """What the recorder does, in the first run of the original."""
         canonical = self.device == "cpu" if self.canonical is None else self.canonical
-        return Recording(canonical, self.ranks if self.emulate else 0, self.align_init)
+        return Recording(canonical, self.ranks if self.emulate else 0)
 
     @property
     def may_emulate(self) -> bool:

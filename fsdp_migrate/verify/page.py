@@ -15,8 +15,8 @@ from fsdp_migrate.views.page import document
 Point = tuple[float, float]
 """A step, counted from 1, and a value, which may be NaN or infinite."""
 
-_ROWS, _DIFF_LINES, _DOTS = 64, 3000, 60
-"""At most in a table and in the diff; a curve with at most so many points shows each of them."""
+_ROWS, _DIFF_LINES = 64, 3000
+"""At most in a table and in the diff."""
 _HUGE = 1e150
 """A larger value is drawn as infinite."""
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 240, 80, 700, 14, 205
@@ -32,7 +32,7 @@ figure { margin: 0; break-inside: avoid; } figcaption { font-weight: 600; }
 i.original { color: var(--original); } i.migrated { color: var(--migrated); }
 svg { width: 100%; height: auto; display: block; font-size: 11px; fill: GrayText; }
 line { stroke: var(--line); } .mark { stroke: var(--bad); stroke-dasharray: 2 3; }
-path, circle { stroke: #8250df; fill: none; stroke-width: 1.6; stroke-linejoin: round; }
+path { stroke: #8250df; fill: none; stroke-width: 1.6; stroke-linejoin: round; stroke-linecap: round; }
 .original { stroke: var(--original); stroke-width: 3; } .migrated { stroke: var(--migrated); }
 path.migrated { stroke-dasharray: 6 4; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -168,9 +168,7 @@ def _curve(kind: str, points: Sequence[Point], across: _Axis, up: _Axis) -> Iter
         if odd := not abs(value) < _HUGE:  # as NaN, too
             yield f'<path class="{kind} odd" d="M{x - 4} {_TOP - 9}h8l-4 7z">{title}</path>'
         else:
-            path += f"{'M' if begins else 'L'}{x} {up(value)}"
-            if len(points) <= _DOTS:
-                yield f'<circle class="{kind}" cx="{x}" cy="{up(value)}" r="2">{title}</circle>'
+            path += f"M{x} {up(value)}h0" if begins else f"L{x} {up(value)}"  # h0: one point shows
         begins = odd
     yield f'<path class="{kind}" d="{path}"/>'
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import operator
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +42,8 @@ class Line:
     Attributes:
         place: `file:line`, relative to the program's folder.
         call: as the source has it, `like_fsdp1(model)`.
-        acted: how often each quirk that did something did so, on the rank where it did most, and examples.
+        acted: how often each quirk that did something did so, for the model and on the rank where it did most, and
+            examples.
         idle: the other quirks, without those that are switched off already.
         edit: what the call may become; empty where the line may go, or everything acted.
     """
@@ -76,18 +75,15 @@ class Line:
 
 def read(run: Run, root: Path) -> list[Line]:
     """The lines that ran, of the program in the folder `root`."""
-    ranks = [_of_rank(rank.quirks) for rank in run.ranks]
+    places: dict[str, list[dict[str, Any]]] = {}
+    for record in (record for rank in run.ranks for record in rank.quirks):
+        places.setdefault(record["place"], []).append(record)
     lines = []
-    for place in dict.fromkeys(place for rank in ranks for place in rank):
-        records = [
-            record for rank in run.ranks for record in rank.quirks if record["place"] == place
-        ]
+    for place, records in places.items():
         off = {name for record in records for name in record["switched_off"]}
         known = records[0]["known"]
-        done: dict[str, dict[str, Any]] = {}
-        for name, one in (item for rank in ranks for item in rank.get(place, {}).items()):
-            _add(done, name, one, max)
-        acted = {name: done[name] for name in dict.fromkeys([*known, *done]) if name in done}
+        done = {name: _most(name, records) for record in records for name in record["acted"]}
+        acted = {name: done[name] for name in {**dict.fromkeys(known), **done} if done.get(name)}
         idle = tuple(name for name in known if name not in {*off, *acted, _UNSEEN})
         call = _call_at(place, root)
         edit = _switched_off(call, idle) if acted and idle else ""
@@ -95,27 +91,12 @@ def read(run: Run, root: Path) -> list[Line]:
     return lines
 
 
-def _of_rank(records: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """What acted, by place: a function that shards several models runs the same line again."""
-    places: dict[str, dict[str, dict[str, Any]]] = {}
-    for record in records:
-        acted = places.setdefault(record["place"], {})
-        for name, done in record["acted"].items():
-            if done["count"]:
-                _add(acted, name, done, operator.add)
-    return places
-
-
-def _add(
-    acted: dict[str, dict[str, Any]],
-    name: str,
-    done: dict[str, Any],
-    together: Callable[[int, int], int],
-) -> None:
-    sofar = acted.setdefault(name, {"count": 0, "examples": []})
-    sofar["count"] = together(sofar["count"], done["count"])
-    examples = dict.fromkeys([*sofar["examples"], *done["examples"]])
-    sofar["examples"] = [*examples][:_LISTED]
+def _most(name: str, records: list[dict[str, Any]]) -> dict[str, Any]:
+    """How often a quirk acted, in the record with most, and the examples of all; empty where it never did."""
+    all_done = [record["acted"][name] for record in records if name in record["acted"]]
+    count = max(done["count"] for done in all_done)
+    examples = dict.fromkeys(example for done in all_done for example in done["examples"])
+    return {"count": count, "examples": [*examples]} if count else {}
 
 
 def _call_at(place: str, root: Path) -> ast.Call:

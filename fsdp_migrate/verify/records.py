@@ -30,7 +30,6 @@ class Rank:
         files: the files of the copy that it ran, relative to it.
         fsdp1: where it first built a model of torch's FSDP1, as `file:line`; empty if it did not.
         sharded: whether it built a unit of FSDP1 or FSDP2.
-        options: the options that the optimizer has for each parameter, at its first step.
         lost: parameters of optimizers that belong to no module.
         quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/evidence.py`).
         said: the runtime's warnings: `place`, the rule's `code` and `message`.
@@ -59,7 +58,6 @@ class Rank:
     files: list[str] = field(default_factory=list)
     fsdp1: str = ""
     sharded: bool = True
-    options: dict[str, dict[str, float]] = field(default_factory=dict)
     lost: int = 0
     dtype: str = ""
     loss_dtype: str = ""
@@ -118,11 +116,6 @@ class Run:
         """What the runtime warned of on any rank, once a place and rule."""
         told = (each for rank in self.ranks for each in rank.said)
         return [*{(each["place"], each["code"]): each for each in told}.values()]
-
-    @property
-    def options(self) -> dict[str, dict[str, float]]:
-        """The optimizers' options for each parameter, on any rank."""
-        return {name: own for rank in self.ranks for name, own in rank.options.items()}
 
     @property
     def dtypes(self) -> tuple[str, str]:

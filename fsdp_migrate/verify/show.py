@@ -40,15 +40,10 @@ def show(verdict: Verdict, stream: Stream) -> None:
 
 
 def _table(rows: list[Row]) -> Iterator[Row]:
-    """The heading and the rows to show, with dots where some are left out."""
-    yield _HEADER
-    first = next((i for i, row in enumerate(rows) if row[3] != "0"), 0)
-    previous = -1
-    for index in _chosen(len(rows), first):
-        if index != previous + 1:
-            yield ("…",) * 4
-        yield rows[index]
-        previous = index
+    """The heading and the rows to show, with dots for the middle of a long run."""
+    half = _ROWS // 2
+    shown = rows if len(rows) <= _ROWS else [*rows[:half], ("…",) * 4, *rows[-half:]]
+    return iter([_HEADER, *shown])
 
 
 def _rows(verdict: Verdict) -> Iterator[Row]:
@@ -64,15 +59,6 @@ def _rows(verdict: Verdict) -> Iterator[Row]:
 
 def _mean(losses: list[float]) -> str:
     return f"{sum(losses) / len(losses):.8f}" if losses else "-"
-
-
-def _chosen(rows: int, first: int) -> list[int]:
-    """The rows to show: both ends of a long run, and the first that differs."""
-    if rows <= _ROWS:
-        return list(range(rows))
-    half = _ROWS // 2
-    around = range(max(first - 1, 0), min(first + 2, rows))
-    return sorted({*range(half), *range(rows - half, rows), *around})
 
 
 def markdown(verdict: Verdict, name: str) -> str:

@@ -107,35 +107,26 @@ def whole(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], str]:
 def first_differences(
     original: Values, migrated: Values, aligned: set[str], tolerance: float
 ) -> Iterator[Difference]:
-    """Where the migrated program starts from other values.
-
-    Those that were `aligned`, taken over, are reported where they are drawn from another distribution, or where its
-    ranks alone disagree: chance explains neither.
-    """
+    """Where the migrated program starts from other values; those that were `aligned`, taken over, are not compared."""
     if original.problem or migrated.problem:
         return
 
-    def differing(
-        ones: dict[str, Any], others: dict[str, Any], copies: int
-    ) -> Iterator[tuple[str, str]]:
+    def differing(ones: dict[str, Any], others: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for name, one in ones.items():
-            if name in others and (
-                text := _odd(one, others[name], name in aligned, tolerance, copies)
-            ):
-                yield name, text
+            if name in others and name not in aligned:
+                if text := _odd(one, others[name], tolerance):
+                    yield name, text
 
-    # Every rank may have drawn the same numbers for its shard: few are independent.
-    copies = max(len(original.buffers), 1)
-    odd = differing(original.parameters, migrated.parameters, copies)
     torn = (
         (name, f"rank {one} and rank {other} do not hold the same")
         for name, (one, other) in migrated.torn.items()
         if name not in original.torn
     )
+    odd = differing(original.parameters, migrated.parameters)
     yield from _at_start("first parameters", -1, odd)
     yield from _at_start("first parameters of the ranks", -1, torn)
     for rank, (one, other) in enumerate(zip(original.buffers, migrated.buffers, strict=False)):
-        yield from _at_start("first buffers", rank, differing(one, other, 1))
+        yield from _at_start("first buffers", rank, differing(one, other))
 
 
 def _at_start(what: str, rank: int, odd: Iterable[tuple[str, str]]) -> Iterator[Difference]:
@@ -145,35 +136,15 @@ def _at_start(what: str, rank: int, odd: Iterable[tuple[str, str]]) -> Iterator[
         yield Difference(0, -1, rank, what, found[0] + others)
 
 
-def _odd(one: Any, other: Any, aligned: bool, tolerance: float, copies: int) -> str:
+def _odd(one: Any, other: Any, tolerance: float) -> str:
     if one.shape != other.shape:
         return f"shape {list(one.shape)} against {list(other.shape)}"
-    if aligned:
-        return _other_distribution(one, other, one.numel() // copies)
     if one.is_floating_point() and other.is_floating_point():
         # FSDP1 casts buffers in the first call, other programs before it: the narrower dtype counts.
         narrow = min(one.dtype, other.dtype, key=lambda dtype: int(dtype.itemsize))
         one, other = one.to(narrow), other.to(narrow)
     most = beyond(one, other, tolerance)
     return "" if most is None else f"by up to {most:.3g}"
-
-
-def _other_distribution(one: Any, other: Any, independent: int) -> str:
-    """How two draws, of so many independent elements, differ in mean or spread beyond chance."""
-    if one.numel() < 2 or not one.is_floating_point():
-        return ""
-    (spread, mean), (odd_spread, odd_mean) = (
-        (float(value.double().std()), float(value.double().mean())) for value in (one, other)
-    )
-    if odd_spread == 0 < spread:
-        return f"every element is {odd_mean:.3g}, the original's are drawn at random"
-    chance = 6 / math.sqrt(max(independent, 1))
-    largest = chance * max(spread, odd_spread)
-    if chance < 1 and not abs(spread - odd_spread) <= largest:
-        return f"a standard deviation of {odd_spread:.3g}, the original's is {spread:.3g}"
-    if not abs(mean - odd_mean) <= largest:
-        return f"a mean of {odd_mean:.3g}, the original's is {mean:.3g}"
-    return ""
 
 
 def last_differences(original: Values, migrated: Values) -> tuple[dict[str, float], str]:

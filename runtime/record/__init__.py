@@ -39,9 +39,8 @@ def start() -> None:
     departure = leaving.install()
 
     def record(_: object) -> None:
-        from . import session, stacks
+        from . import session
 
         departure.before = session.install(FOLDER, departure, copies)
-        stacks.install(FOLDER)
 
     imports.after("torch", record)

@@ -29,6 +29,7 @@ class Census:
         parts: what this process holds, by name and place.
         first: those of them that this process is the first to hold.
         complete: whether every parameter's name and place is known.
+        lost: how many parameters were looked for and belong to no module.
         models: what those are called in the names of their parameters that were looked for.
         known: the parameters that were looked for.
     """
@@ -37,6 +38,7 @@ class Census:
         self.parts: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.first: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.complete = True
+        self.lost = 0
         self.models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._count = 0
         self._modules: dict[str, nn.Module] = {}
@@ -59,6 +61,7 @@ class Census:
             if identity not in self._holdings:
                 # It has no module, hence no name: its gradient counts, its last value cannot be
                 # compared.
+                self.lost += 1
                 holding = layouts.single("", parameter, *at)
                 self._add([identity], layouts.Holding(holding.replicas, readable=False))
 

@@ -157,3 +157,19 @@ def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Hol
     place = tuple(shape), tuple(offsets), False
     part = Part(name, *place, lambda: tensor._local_tensor.detach(), id(parameter))
     return Holding(copies, [part], first=first)
+
+
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The dtype that a sharded model computes in when it is called: the narrowest that its units and autocast ask for."""
+    found: list[torch.dtype | None] = []
+    found += [p.dtype for p in model.parameters() if p.is_floating_point()]
+    for module in model.modules():
+        policy = getattr(fsdp2_state(module), "_mp_policy", None)
+        handle = module.__dict__.get("_handle")
+        found.append(getattr(handle, "_fwd_bwd_param_dtype", None))
+        found.append(getattr(policy, "param_dtype", None))
+    for device in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(device):
+            found.append(torch.get_autocast_dtype(device))
+    known = [dtype for dtype in found if dtype is not None]
+    return max(known or [torch.float32], key=lambda dtype: torch.finfo(dtype).eps)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import functools
 import glob
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import costs, evidence, losses, options, values
+from . import costs, evidence, losses, values
 from .census import Census, Kept
 from .imports import Copies
 from .leaving import Departure
@@ -44,9 +47,6 @@ class Session:
         """Begin anew, as a forked child does."""
         self.rank, self.world, self.backend = -1, 0, ""
         self.steps = Steps(self.folder)
-        self.options: options.Options = {}
-        self.lost = 0
-        self._optimizers: set[int] = set()
         self.problems: list[str] = []
         self.census = Census()
         if self.start is not None:
@@ -87,11 +87,6 @@ class Session:
         with self._noting("no gradient norm"), torch.no_grad():
             self.census.look(members, self.rank, self.world)
             self.steps.norms(members, self.census)
-        if id(optimizer) not in self._optimizers:
-            self._optimizers.add(id(optimizer))
-            found, lost = options.of(optimizer)
-            self.options |= found
-            self.lost += lost
 
     def after_step(self, *_: Any) -> None:
         """The step is done."""
@@ -120,8 +115,7 @@ class Session:
             "start_problem": self.start.problem if self.start else "",
             "peak_memory_bytes": costs.peak_bytes(),
             **self.evidence.told(),
-            "options": self.options,
-            "lost": self.lost,
+            "lost": self.census.lost,
             "dtype": self.start.dtype if self.start else "",
             **told,
             "problems": self.problems,
@@ -190,6 +184,8 @@ def install(folder: str, departure: Departure, copies: Copies) -> Callable[[], b
     optimizers.register_optimizer_step_post_hook(session.after_step)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=session.reset)
+        os.register_at_fork(after_in_child=functools.partial(_show_stack_when_asked, folder))
+    _show_stack_when_asked(folder)
     _write_before_children_end(session)
     _write_before_hard_exits(session)
     return session.write
@@ -227,3 +223,14 @@ def _write_before_hard_exits(session: Session) -> None:
         original(status)
 
     vars(os)["_exit"] = leave
+
+
+def _show_stack_when_asked(folder: str) -> None:
+    """Name this process in `folder`, where it writes its stack on SIGUSR2, if that is free: it may not end."""
+    path = os.path.join(folder, f"alive-{os.getpid()}")
+    file = open(f"{path}.stack", "w", encoding="utf-8")  # noqa: SIM115 (open to the end)
+    number = getattr(signal, "SIGUSR2", None)
+    if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+        faulthandler.register(number, file=file, all_threads=False)
+    with open(path, "w", encoding="utf-8") as rank:
+        rank.write(os.environ.get("RANK", ""))

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import options
 from .census import Census, roots
-from .layouts import Part
+from .layouts import Part, dtype_of
 from .ranks import identity
 from .settings import SETTINGS
 
@@ -65,7 +64,7 @@ class Start:
         self._hook.remove()
         # What the recorder does not understand must not end the program: it is said in the record.
         try:
-            self.dtype = str(options.dtype_of(module))
+            self.dtype = str(dtype_of(module))
             with torch.no_grad():
                 self._look(*identity())
         except Exception as error:
@@ -89,7 +88,7 @@ class Start:
             # Processes that should hold the same are compared by this.
             sums=[(*place, _sums(part.read())) for place, part in census.parts.items()],
         )
-        if SETTINGS["align"] and SETTINGS["start"] and not self.problem:
+        if SETTINGS["start"] and not self.problem:
             values = torch.load(SETTINGS["start"], weights_only=True, mmap=True)
             self._take_over(census, values, rank)
 

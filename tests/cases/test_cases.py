@@ -17,11 +17,9 @@ import pytest
 from fsdp_migrate.engine import analyse
 from fsdp_migrate.findings import Action
 from fsdp_migrate.settings import Options as Analysis
-from fsdp_migrate.verify import migration
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import copy
-from fsdp_migrate.verify.launch import Launcher
-from fsdp_migrate.verify.main import run_program
+from fsdp_migrate.verify.main import migrate, run_program
 from fsdp_migrate.verify.options import Options, Recording
 
 from ..bundled import program_texts
@@ -110,14 +108,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         script = write_program(case, folder / "program")
         program = copy(name, script, folder / "copy")
         if form:
-            migration.migrate(program.root, form)
+            migrate(program.root, form)
         key = (case, *arguments, *program_texts(program.root))
         if key in done:
             return done[key]
         ranks = int(_setting(PROGRAMS / case, "NPROC", "2"))
         recording = Recording(canonical=True, emulate=ranks)
         how = Options(
-            launcher=Launcher.TORCHRUN, ranks=ranks, arguments=arguments, device="cpu", timeout=60
+            launcher="torchrun", ranks=ranks, arguments=arguments, device="cpu", timeout=60
         )
         ended = run_program(program, folder, how, recording)
         printed = [rank.output.splitlines() for rank in ended.ranks]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
 
 from ..bundled import FIXTURES, RUNS
@@ -34,7 +33,7 @@ def test_original_and_migrated_train_the_same(
         write_migrated(case, tmp_path) / settings["entry"],
         ranks=ranks,
         arguments=arguments,
-        launcher=Launcher(settings["launcher"]),
+        launcher=settings["launcher"],
         device="cuda",
         tolerance=max(settings["tolerance"], 1e-6),
     )

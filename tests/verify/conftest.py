@@ -10,7 +10,6 @@ import pytest
 from fsdp_migrate.verify import values
 from fsdp_migrate.verify.compare import largest
 from fsdp_migrate.verify.folders import copy
-from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
@@ -35,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunProgram:
         name: str,
         *arguments: str,
         ranks: int = 2,
-        launcher: Launcher = Launcher.TORCHRUN,
+        launcher: str = "torchrun",
         recording: Recording = Recording(),  # noqa: B008 (frozen)
     ) -> Run:
         key = (name, arguments, ranks, launcher, recording)

@@ -107,11 +107,11 @@ def test_what_several_units_read_gets_each_use_by_itself(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(SHARED)
-    for name in ("start", "records"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "records").mkdir()
     program = copy("original", script, tmp_path / "copy")
-    places = tmp_path / "records", tmp_path / "start"
-    values = launch.environment(program, "cpu", *places, Recording(canonical=canonical))
+    values = launch.environment(
+        program, "cpu", tmp_path / "records", Recording(canonical=canonical)
+    )
     output = tmp_path / "output"
     done = fork_server.run([sys.executable, str(script)], tmp_path, values, output, 60)
     assert done.status == 0, output.read_text()

@@ -37,10 +37,6 @@ def cause(one: Run, other: Run, buffers: str = "") -> str:
     return found[0].name if found else ""
 
 
-def decay(of_norm: float) -> dict[str, dict[str, float]]:
-    return {"a.weight": {"weight_decay": 0.1}, "norm.weight": {"weight_decay": of_norm}}
-
-
 BF16 = {"dtype": "torch.bfloat16", "gradient_dtype": "torch.float32"}
 
 
@@ -49,7 +45,7 @@ BF16 = {"dtype": "torch.bfloat16", "gradient_dtype": "torch.float32"}
     [
         (RIGHT, RIGHT, ""),
         (RIGHT, run([2.9, 1.9, 0.9], NORMS), "unknown"),
-        (RIGHT, run([math.nan] * 3, [math.nan] * 3), "overflow"),
+        (RIGHT, run([math.nan] * 3, [math.nan] * 3), "unknown"),
         (RIGHT, run(LOSSES, [2.0, 1.8, 1.6]), "averaging"),
         (RIGHT, run(LOSSES, [0.5, 0.45, 0.4]), "averaging"),
         (RIGHT, run(LOSSES, [1.001, 0.9, 0.8]), "unknown"),
@@ -57,12 +53,12 @@ BF16 = {"dtype": "torch.bfloat16", "gradient_dtype": "torch.float32"}
         (RIGHT, run([3.0] * 3, [0.0] * 3, lost=4), "optimizer-before-sharding"),
         (RIGHT, run([3.0] * 3, [0.0] * 3, collectives={}), "no-sync-not-reset"),
         (CLIPPED, run(LOSSES, [0.5 * 2**0.5] * 3), "local-clip"),
-        (CLIPPED, run(LOSSES, [0.8, 0.7, 0.6]), "not-clipped"),
         (FOUR, run([3.0, 3.0, 2.0, 2.0], [1.0] * 4, micro=1), "accumulation"),
         (RIGHT, run([3.0, 2.1, 1.1], NORMS), "unknown"),
         (RIGHT, run([3.0, 2.0 + 6e-6 / 8, 1.0], NORMS), ""),
         (RIGHT, run([3.0, 2.0 + 4e-6 / 8, 1.0], [1.0, 0.9, 0.8 + 1e-6]), "unknown"),
         (run(LOSSES, NORMS, **BF16), run(LOSSES, [1.01, 0.9, 0.8], **BF16), "rounding"),
+        (run(LOSSES, NORMS, **BF16), run([3.0, 2.0, math.nan], NORMS, **BF16), "unknown"),
         (run(LOSSES, NORMS, **BF16), run(LOSSES, [1.1, 0.9, 0.8], **BF16), "unknown"),
         (RIGHT, run(LOSSES, NORMS, learning_rates=[[0.2]] * 3), "learning-rate"),
         (RIGHT, run(LOSSES[:2], NORMS[:2]), "steps"),
@@ -71,18 +67,6 @@ BF16 = {"dtype": "torch.bfloat16", "gradient_dtype": "torch.float32"}
 )
 def test_a_cause_is_named_where_the_records_show_it(one: Run, other: Run, expected: str) -> None:
     assert cause(one, other) == expected
-
-
-def test_a_lost_decay_group_is_seen_in_the_options() -> None:
-    one = run(LOSSES, NORMS, options=decay(0.0))
-    other = run([3.0, 2.1, 1.1], NORMS, options=decay(0.1))
-    (found,) = causes.find(compare(one, other).differences[0], one, other, "")
-    assert found.name == "optimizer-groups"
-    assert found.title == "weight_decay of norm.weight is 0.1, the original's is 0.0"
-    same = run([3.0, 2.1, 1.1], NORMS, options=decay(0.0))
-    assert cause(one, same) == "unknown"
-    at_once = run([2.9, 2.1, 1.1], NORMS, options=decay(0.1))
-    assert cause(one, at_once) == "unknown", "the first loss does not see it"
 
 
 def test_a_loss_in_bfloat16_has_its_own_floor() -> None:
@@ -102,7 +86,6 @@ def test_other_first_values_are_told_as_such() -> None:
         first = Difference(0, -1, -1, what, "enter.weight: by up to 1")
         (found,) = causes.find(first, RIGHT, RIGHT, "")
         assert found.name == expected
-        assert "--align-init" in causes.aligned(found).advice
 
 
 def test_a_buffer_in_another_dtype_is_named() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.verify import Unverifiable, judge
-from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.records import Rank, Run
 
@@ -115,9 +114,7 @@ def test_an_installed_repository_does_not_run_instead_of_its_copy(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run() -> list[str]:
-        verdict = verify(
-            installed, entry=Path("train.py"), launcher=Launcher.TORCHRUN, device="cpu"
-        )
+        verdict = verify(installed, entry=Path("train.py"), launcher="torchrun", device="cpu")
         assert verdict.equal, verdict.line()
         assert {"src/engine/shard.py", "train.py"} <= set(verdict.migrated.ranks[0].files)
         found: list[str] = json.loads(verdict.migrated.ranks[0].output)

@@ -90,18 +90,6 @@ def test_endless_output_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert told(outcome, tmp_path).startswith("it printed more than")
 
 
-def test_a_port_that_is_taken_is_said_so(tmp_path: Path) -> None:
-    (tmp_path / "original" / "records").mkdir(parents=True)
-    error = "The server socket has failed to listen on any local network address. port: 12355, code: -98, EADDRINUSE"
-    ending = (
-        f'{{"rank": 0, "status": 1, "code": 1, "failure": "RuntimeError: {error}", "ended": 1.0}}'
-    )
-    (tmp_path / "original" / "records" / "process-1.json").write_text(ending)
-    reason = told(processes.Outcome(1, 1.0), tmp_path)
-    assert reason.startswith("rank 0 raised RuntimeError: The server socket has failed")
-    assert reason.endswith("another port)")
-
-
 LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer"
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from fsdp_migrate.verify import command, main
 from fsdp_migrate.verify.folders import Program
-from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.live import Live
 from fsdp_migrate.verify.options import Options, Progress
 
@@ -159,7 +158,7 @@ def test_quick_ends_both_programs_at_the_first_difference(programs: Path) -> Non
         programs / "original.py",
         programs / "migrated.py",
         arguments=["--steps", "20000", "--fault", "lr"],
-        launcher=Launcher.TORCHRUN,
+        launcher="torchrun",
         device="cpu",
         quick=True,
         side_by_side=True,

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from fsdp_migrate.verify import launch, options
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.folders import copy
-from fsdp_migrate.verify.launch import Launcher
 
 SPAWNS = [
     "import torch.multiprocessing as mp\nmp.spawn(f, nprocs=2)\n",
@@ -37,9 +36,9 @@ def test_auto_chooses_python_for_a_program_that_starts_its_own_ranks(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
-    expected = Launcher.PYTHON if text in SPAWNS else Launcher.TORCHRUN
-    assert launch.choose(Launcher.AUTO, script) is expected
-    assert launch.choose(Launcher.TORCHRUN, script) is Launcher.TORCHRUN
+    expected = "python" if text in SPAWNS else "torchrun"
+    assert launch.choose("auto", script) is expected
+    assert launch.choose("torchrun", script) == "torchrun"
 
 
 def test_a_program_runs_in_a_copy_of_its_folder(
@@ -61,10 +60,11 @@ def test_a_program_runs_in_a_copy_of_its_folder(
     monkeypatch.chdir(source)
     assert program.folder == program.root
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["pkg", str(tmp_path / "data")]))
-    values = launch.environment(program, "cpu", tmp_path / "records", tmp_path)
+    values = launch.environment(program, "cpu", tmp_path / "records")
     paths = values["PYTHONPATH"].split(os.pathsep)
     # What is imported from the folder that was copied is redirected (`runtime/record/imports.py`).
-    assert paths[:3] == [str(tmp_path), str(source / "pkg"), str(tmp_path / "data")]
+    assert (Path(paths[0]) / "sitecustomize.py").is_file()
+    assert paths[1:3] == [str(source / "pkg"), str(tmp_path / "data")]
     assert json.loads(values["FSDP_MIGRATE_SETTINGS"])["copies"] == [
         [str(source), str(program.root)]
     ]
@@ -77,7 +77,7 @@ def test_what_torchrun_left_in_the_environment_is_not_handed_on(
     (tmp_path / "train.py").write_text("")
     monkeypatch.setenv("RANK", "3")
     program = copy("original", tmp_path / "train.py", tmp_path.with_suffix(".copy"))
-    assert "RANK" not in launch.environment(program, "cpu", tmp_path / "records", tmp_path)
+    assert "RANK" not in launch.environment(program, "cpu", tmp_path / "records")
 
 
 @pytest.mark.parametrize(("given", "used"), [(None, "AUTO,STRICT"), ("", ""), ("AVX2", "AVX2")])
@@ -90,7 +90,7 @@ def test_matrices_are_multiplied_reproducibly_unless_the_user_says_otherwise(
     (tmp_path / "train.py").write_text("")
     program = copy("original", tmp_path / "train.py", tmp_path.with_suffix(".copy"))
     for device, values in (("cpu", [used, used]), ("cuda", [given, None])):
-        environment = launch.environment(program, device, tmp_path / "records", tmp_path)
+        environment = launch.environment(program, device, tmp_path / "records")
         told = launch.describe(options.Options(device=device), program)
         assert [environment.get("MKL_CBWR"), told.get("MKL_CBWR")] == values
 
@@ -99,9 +99,8 @@ def start(code: str, tmp_path: Path, path: str = "") -> subprocess.CompletedProc
     """Run a few lines in an interpreter with the recorder."""
     (tmp_path / "train.py").write_text("")
     program = copy("original", tmp_path / "train.py", tmp_path / "copy")
-    (tmp_path / "start").mkdir()
     (tmp_path / "records").mkdir()
-    values = launch.environment(program, "cpu", tmp_path / "records", tmp_path / "start")
+    values = launch.environment(program, "cpu", tmp_path / "records")
     values["PYTHONPATH"] += f"{os.pathsep}{path}"
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=values, capture_output=True, text=True, check=False)

@@ -15,7 +15,6 @@ from fsdp_migrate.verify import quirks
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.main import verify
-from fsdp_migrate.verify.options import Launcher
 from fsdp_migrate.verify.records import Rank, Run
 
 KNOWN = ["zero_gradients", "whole_state_dicts", "class_names", "interface"]
@@ -64,9 +63,10 @@ def test_a_quirk_is_needed_if_any_rank_needed_it(tmp_path: Path) -> None:
     ]
 
 
-def test_one_line_may_shard_several_models(tmp_path: Path) -> None:
+def test_of_several_models_of_one_line_the_one_with_most_counts(tmp_path: Path) -> None:
     one = record("train.py:4", whole_state_dicts=(1, []))
-    assert told(tmp_path, [one, one], [one])[0].startswith(
+    two = record("train.py:4", whole_state_dicts=(2, []))
+    assert told(tmp_path, [one, two], [one, two])[0].startswith(
         "train.py:4 like_fsdp1(model): 2 whole state dicts; nothing else"
     )
 
@@ -162,5 +162,5 @@ def test_a_process_that_raised_is_named_with_the_place(how: str, who: str, tmp_p
     script = tmp_path / "train.py"
     script.write_text(RAISES)
     with pytest.raises(ProgramFailed) as caught:
-        verify(script, script, device="cpu", launcher=Launcher.TORCHRUN, arguments=[how])
+        verify(script, script, device="cpu", launcher="torchrun", arguments=[how])
     assert caught.value.reason == f"{who} raised ValueError: no data (train.py:3)"

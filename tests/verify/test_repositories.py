@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from fsdp_migrate.exit_codes import Unusable
-from fsdp_migrate.verify import Unverifiable, folders, migration
+from fsdp_migrate.verify import Unverifiable, folders, main
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.main import verify
 
@@ -126,10 +126,10 @@ def test_the_projects_settings_hold(repository: Path) -> None:
     program = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nFSDP(model)\n"
     (repository / "old" / "train.py").write_text(program)
     with pytest.raises(Unverifiable, match="the migration changes nothing"):
-        migration.migrate(repository)
+        main.migrate(repository, "auto")
     (repository / "pyproject.toml").write_text("[tool.fsdp-migrate]\nexclude = 1\n")
     with pytest.raises(Unusable, match="exclude in"):
-        migration.migrate(repository)
+        main.migrate(repository, "auto")
 
 
 def test_more_ranks_than_devices_name_the_way_out(repository: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 from fsdp_migrate.verify.compare import TOLERANCE
 from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.judge import judge
-from fsdp_migrate.verify.launch import Launcher
 from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
@@ -132,7 +131,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
         folder = tmp_path_factory.mktemp(script)
         copied = copy(script, PROGRAMS / f"{script}.py", folder / "copy")
         _plant(copied.script, edits)
-        how = Options(launcher=Launcher.PYTHON, arguments=arguments, device="cpu", timeout=120)
+        how = Options(launcher="python", arguments=arguments, device="cpu", timeout=120)
         return run_program(copied, folder, how)
 
     def do(fault: Fault) -> Verdict:

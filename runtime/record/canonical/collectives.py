@@ -42,7 +42,7 @@ def _all_reduce(
         return original(group, tensors, options, *rest)
     for tensor in listed:
         tensor.copy_(_sum(_gather(group, tensor), operation).view_as(tensor))
-    return _Done(listed)
+    return _done(listed)
 
 
 def _reduce_scatter_whole(
@@ -62,7 +62,7 @@ def _reduce_scatter_wholes(
         return original(group, outputs, wholes, *options)
     for output, whole in zip(outputs, wholes, strict=True):
         output.copy_(_sum(_exchange(group, whole), operation).view_as(output))
-    return _Done(list(outputs))
+    return _done(list(outputs))
 
 
 def _operation(options: Any = dist.ReduceOp.SUM, *_: Any) -> Any:
@@ -110,28 +110,10 @@ def _sum(parts: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
     return result.div_(len(parts)) if operation == dist.ReduceOp.AVG else result
 
 
-class _Done(dist.Work if dist.is_available() else object):  # type: ignore[misc]
+def _done(results: Any) -> Any:
     """The finished work of a reduction."""
+    from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 
-    def __init__(self, results: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.results = results
-
-    def wait(self, timeout: Any = None) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def synchronize(self) -> None: ...
-
-    def result(self) -> list[torch.Tensor]:
-        return self.results
-
-    def get_future(self) -> Any:
-        future: Any = torch.futures.Future()
-        future.set_result(self.results)
-        return future
+    future: Any = torch.futures.Future()
+    future.set_result(results)
+    return _create_work_from_future(future)

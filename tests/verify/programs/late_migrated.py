@@ -20,10 +20,6 @@ def main() -> None:
     model.to_empty(device="cpu")
     model.apply(reset)
     with torch.no_grad():
-        if "spread" in args.fault:  # another distribution than the original's
-            model.leave.weight.normal_(std=5.0)
-        if "left" in args.fault:  # a parameter that no one fills
-            model.leave.bias.fill_(0.5)
         if "buffer" in args.fault:
             model.shift.register_buffer("shift", torch.full((64,), 1e3))
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
