@@ -31,7 +31,10 @@ _OTHER = "is another object than before wrapping, where use_orig_params=True kep
 SHAPE = "now the whole parameter's shape decides, and FSDP1's shards had one dimension: training changes"
 _NAME = "names and modules now decide, under FSDP1 a unit's parameters were one, called _flat_param: training changes"
 _PARTS = "has all parameters of this part, where FSDP1's _flat_param were those of units: training changes if it has others"
-NORM = "measures whole parameters, where FSDP1 measured this rank's shards: local_shard(p) of the runtime gives those"
+NORM = (
+    "measures whole parameters, and raises where a plain tensor is mixed in, where FSDP1 measured this rank's shards: "
+    "local_shard(p) of the runtime gives those"
+)
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
 )

@@ -103,7 +103,9 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         context.can_be_model(owner) or _is_tested(context, attribute) or (likely and not is_self)
     )
     if may_be_meant and not _asks_first(context.file, attribute):
-        yield Found(ATTRIBUTE, attribute, Action.MANUAL, ATTRIBUTES[name], f".{name}")
+        of_flat = getattr(context.file.parents[attribute], "attr", "") == "flat_param"
+        message = FLAT if of_flat else ATTRIBUTES[name]
+        yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
 
 
 def _is_tested(context: Context, attribute: ast.Attribute) -> bool:

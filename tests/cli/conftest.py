@@ -67,6 +67,7 @@ def fake_analyse_source(source: Source, options: Options) -> Report:
 def fake_analyse(
     found: Discovered | Sequence[Path],
     options: Options = Options(),  # noqa: B008
+    watch: object = iter,
 ) -> Report:
     assert isinstance(found, Discovered)
     whole = Report(errors=list(found.problems), files=len(found.files), seconds=0.25)

@@ -215,7 +215,7 @@ def test_the_analysis_is_told_the_form(
     put(folder, a=FSDP1)
     told: list[str] = []
 
-    def analyse(found: Discovered, options: Options) -> Report:
+    def analyse(found: Discovered, options: Options, watch: object = iter) -> Report:
         told.append(options.form)
         return Report(files=1)
 
