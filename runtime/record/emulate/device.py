@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 
-_TORCHS = {"torch", "functorch", "_fsdp_migrate_record"}
-_REPLACES = ("_fsdp_migrate_record.emulate", "_fsdp_migrate_record.patch")
+# The recorder has another name in the ranks of `verify` than as a part of the installed package.
+_RECORDER = __name__.removesuffix(".emulate.device")
+_REPLACES = (f"{_RECORDER}.emulate", f"{_RECORDER}.patch")
+_TORCHS = ("torch", "functorch")
 _Device = torch.device
 _CPU = torch.device("cpu")
 
@@ -57,7 +59,8 @@ def from_program() -> bool:
     names = frame.f_globals if frame is not None else {}
     if f"{names.get('__package__')}.torch_private" in sys.modules:
         return False
-    return str(names.get("__name__", "")).partition(".")[0] not in _TORCHS
+    name = str(names.get("__name__", ""))
+    return name.partition(".")[0] not in _TORCHS and not name.startswith(_RECORDER)
 
 
 class Cuda:
