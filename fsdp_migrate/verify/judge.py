@@ -32,7 +32,8 @@ def check_migrated(run: Run, changed: tuple[str, ...]) -> list[str]:
         if rank.fsdp1:
             raise Unverifiable(
                 f"nothing is proved: the migrated program built a model of torch's FSDP1 at {rank.fsdp1}. "
-                "Code outside the copied folder is not migrated: name the folder that has all of it with --root"
+                "Code outside the copied folder is not migrated: name the folder that has all of it as SCRIPT, "
+                "and the script in it with --entry"
             )
     ran = {file for rank in run.ranks for file in rank.files}
     idle = [file for file in changed if file not in ran]

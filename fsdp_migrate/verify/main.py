@@ -137,7 +137,7 @@ class Pair:
         """A copy of one of the programs."""
         how = self.how
         target = folder / name / "copy"
-        return folders.copy(name, path, target, entry=how.entry, root=how.root, links=how.links)
+        return folders.copy(name, path, target, entry=how.entry, links=how.links)
 
     def _run_both(
         self, before: Program, after: Program, recording: Recording, folder: Path

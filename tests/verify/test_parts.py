@@ -52,13 +52,14 @@ def test_a_program_runs_in_a_copy_of_its_folder(
     (tmp_path / "data" / "x").write_text("42")
     (source / "data").symlink_to("../data")
     (source / "loop").symlink_to("nowhere")
-    program = copy("original", source / "pkg" / "train.py", tmp_path / "a" / "b", root=source)
+    program = copy("original", source, tmp_path / "a" / "b", entry=Path("pkg/train.py"))
     assert program.script == tmp_path / "a" / "b" / "repo" / "pkg" / "train.py"
     assert (program.root / "data" / "x").read_text() == "42"
     assert not (program.root / ".git").exists()
+    assert program.folder == program.root
+    monkeypatch.chdir(source / "pkg")
     assert program.folder == program.script.parent
     monkeypatch.chdir(source)
-    assert program.folder == program.root
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["pkg", str(tmp_path / "data")]))
     values = launch.environment(program, "cpu", tmp_path / "records")
     paths = values["PYTHONPATH"].split(os.pathsep)
