@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import codecs
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,16 +78,6 @@ def test_encoding_and_line_endings_are_kept(
     assert real_cli("check", "x.py").text == "No FSDP1 of torch in 1 file.\n"
     assert real_cli("x.py").code == 0
     assert file.read_bytes() == after
-
-
-def test_json_names_every_argument(real_cli: Callable[..., Any], folder: Path) -> None:
-    (folder / "x.py").write_bytes(PROGRAM.encode())
-    result = real_cli("check", "x.py", "--format", "json")
-    assert result.code == 1
-    document = json.loads(result.text)
-    lines = {finding["line"] for finding in document["findings"]}
-    assert {2, 6, 8, 9} <= lines
-    assert document["summary"]["findings"] == len(document["findings"])
 
 
 def test_other_python_files_are_left_alone(real_cli: Callable[..., Any], folder: Path) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.registry import unknown
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.views.text import next_steps, render_findings, summary
@@ -15,11 +14,6 @@ from fsdp_migrate.views.text import next_steps, render_findings, summary
 @pytest.fixture(autouse=True)
 def _no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-
-
-def test_unknown_code() -> None:
-    assert "FSDP002" in unknown("fsdp0002")
-    assert "close" not in unknown("xyz")
 
 
 def finding(path: str, line: int, action: Action) -> Finding:
