@@ -289,6 +289,7 @@ print(held() - before)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measured as Linux tells it")
 def test_one_tensor_is_in_memory_at_a_time(tmp_path: Path) -> None:
     """Twenty tensors of 4 MiB; loading all at once takes what the measurement must see."""

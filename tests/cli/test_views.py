@@ -38,15 +38,6 @@ def test_findings_are_sorted_and_marked() -> None:
     ]
 
 
-def test_summary() -> None:
-    report = Report(FINDINGS, files=3)
-    text = "Found 4 constructs in 2 files: 2 made plain, 1 served by the runtime, 1 by hand."
-    assert summary(report) == text
-    assert summary(Report(files=1)) == "No FSDP1 of torch in 1 file."
-    one = Report([FINDINGS[0]], files=1)
-    assert summary(one).startswith("Found 1 construct in 1 file: 0 made plain")
-
-
 def test_a_file_that_could_not_be_read_is_none_without_fsdp1() -> None:
     unread = Report(files=1, errors=[Problem("a.py", 1, "does not parse")])
     assert summary(unread) == "No FSDP1 of torch in what could be read."
