@@ -82,7 +82,7 @@ def test_a_missing_rank_is_told(written: Written, run: Run, tmp_path: Path, name
     (tmp_path / "half" / "model_rank1.pt").unlink()
     inspected = run("inspect", "half")
     assert inspected.code == 1
-    assert "the files of ranks 1 are missing (1 of 2 ranks are there)" in inspected.out
+    assert "the files of ranks 1 are missing (1 of 2 ranks are there)" in inspected.text
     converted = run("convert", "half", "out")
     assert converted.code == 1
     assert "ranks 1 are missing" in converted.err
@@ -118,7 +118,7 @@ def test_a_dcp_folder_that_is_not_whole_is_told(
     result = run("inspect", "dcp", written.folder / "full-orig.pt")
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert result.err.startswith(f"error: {message}")
-    assert "full-orig.pt" in result.out, "the others go on"
+    assert "full-orig.pt" in result.text, "the others go on"
 
 
 def test_the_shards_of_an_optimizer_are_joined_by_the_shapes_of_a_model(
@@ -127,7 +127,7 @@ def test_the_shards_of_an_optimizer_are_joined_by_the_shapes_of_a_model(
     folder, whole = written.folder, written.folder / "full-orig.pt"
     result = run("convert", folder / "optimizer-orig", "out.pt", "--names-from", whole)
     assert result.code == 0, result.err
-    assert "from 2 files" in result.out
+    assert "from 2 files" in result.text
     found, expected = torch.load("out.pt"), torch.load(whole)["optimizer"]
     assert found["state"].keys() == expected["state"].keys()
     for name, state in expected["state"].items():

@@ -66,20 +66,6 @@ def test_encoding_and_line_endings_are_kept_and_the_diff_applies(
     assert file.read_bytes() == after
 
 
-def test_other_python_files_are_left_alone(real_cli: Callable[..., Any], folder: Path) -> None:
-    """Neither words in text nor the new interface are constructs."""
-    contents = {
-        "words.py": b'"""FSDP and FullyShardedDataParallel in a docstring."""\n',
-        "new.py": b"from torch.distributed.fsdp import fully_shard\nfully_shard(model)\n",
-        "own.py": b"class FSDP:\n    pass\n\n\nmodel = FSDP()\n",
-    }
-    for name, content in contents.items():
-        (folder / name).write_bytes(content)
-    result = real_cli(".")
-    assert (result.code, result.text) == (0, "No FSDP1 of torch in 3 files.\n")
-    assert {name: (folder / name).read_bytes() for name in contents} == contents
-
-
 def test_check_says_nothing_of_a_program_on_the_bridge(
     real_cli: Callable[..., Any], folder: Path
 ) -> None:

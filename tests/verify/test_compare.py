@@ -134,18 +134,6 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[Verdict], list[str]]:
     return lines
 
 
-def test_the_last_line_is_the_verdict(shown: Callable[[Verdict], list[str]]) -> None:
-    losses = [float(n) for n in range(12, 0, -1)]
-    lines = shown(verdict(run(losses, losses), run(losses, losses)))
-    assert lines[-1] == "same: 12 losses on 2 ranks bitwise equal, largest difference 0"
-    lines = shown(verdict(run([3.0, 2.0]), run([3.0, 2.25])))
-    assert lines[-1] == (
-        "different: loss differs first at step 2 on rank 0: 2 against 2.25; "
-        "largest difference of a loss 0.25"
-    )
-    assert "\x1b" not in "".join(lines)
-
-
 def test_a_long_table_keeps_both_ends(shown: Callable[[Verdict], list[str]]) -> None:
     losses = [float(n) for n in range(300, 0, -1)]
     other = losses.copy()

@@ -158,14 +158,6 @@ def test_wrong_usage_exits_with_2(tmp_path: Path) -> None:
     assert "1000 ranks need 1000 CUDA devices" in output
 
 
-def test_a_program_without_fsdp_has_nothing_to_compare(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("print('no FSDP here')\n")
-    status, output = invoke(script)
-    assert status == 2
-    assert "the migration changes nothing: give a migrated program with --migrated" in output
-
-
 def test_without_torch_one_line_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,11 +174,6 @@ def test_a_program_that_hangs_ends_with_the_time(
     assert "in trouble" in result.output
 
 
-def test_a_program_that_never_trains(run: RunProgram) -> None:
-    with pytest.raises(ProgramFailed, match="no rank called backward"):
-        run("idle")
-
-
 def test_a_copy_is_migrated_where_no_migrated_program_is_named(
     programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
