@@ -1,14 +1,18 @@
-"""How the tests are spread over two workers, and what they start processes with."""
+"""How the tests are spread over two workers, what they start processes with, and the command line in this process."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fsdp_migrate.cli import exit_code
 from fsdp_migrate.vendor import runtime_folder
 from fsdp_migrate.verify import processes, reproducible
 
@@ -91,3 +95,43 @@ def interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 _RUN = processes.run
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder outside every repository."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def real_cli(
+    folder: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Result]:
+    """Runs a command line in `folder`."""
+
+    def run(*arguments: str) -> Result:
+        capsysbinary.readouterr()
+        code = exit_code(arguments)
+        captured = capsysbinary.readouterr()
+        return Result(code, captured.out, captured.err.decode())
+
+    return run

@@ -119,11 +119,6 @@ _CAUSES = {
         "sync_module_states=True took the first rank's buffers as well; buffers that are not saved must be computed again "
         "after a start on the meta device.",
     ),
-    "model without an optimizer": (
-        "a model that no optimizer trains, such as a moving average, is updated in another way",
-        "`p.data = x` changes nothing in a sharded parameter: update it in place, with p.copy_(x) or p.lerp_(x, weight) "
-        "under torch.no_grad(). Compare which model is copied, and when.",
-    ),
     "optimizer-before-sharding": (
         "the optimizer was built before the model was sharded, and trains nothing",
         "fully_shard replaces every parameter: build the optimizer after the last fully_shard, from model.parameters().",
@@ -163,7 +158,6 @@ _NAMES = {
     "first parameters": "initial-weights",
     "first parameters of the ranks": "initial-weights",
     "first buffers": "initial-buffers",
-    "model without an optimizer": "model-copy",
 }
 
 
@@ -185,7 +179,10 @@ def _where(first: Difference) -> str:
             "p.numel() choose), at what happens between the steps "
             "(an evaluation, a checkpoint), at the data and at random numbers."
         )
-    return "All losses and gradient norms are equal: look at what is done after the training, or beside it."
+    return (
+        "All losses and gradient norms are equal: look at what is done after the training, or beside it, as in a moving "
+        "average: `p.data = x` changes nothing in a sharded parameter, p.copy_(x) does."
+    )
 
 
 def _near(value: float, goal: float) -> bool:

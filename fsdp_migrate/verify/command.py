@@ -52,11 +52,6 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     help="In a repository, what git ignores and the program reads, as data/: linked into the copies.",
 )
 @click.option(
-    "--root",
-    type=_FOLDER,
-    help="The folder that belongs to SCRIPT, with all it imports and reads.  [default: its own]",
-)
-@click.option(
     "--nproc", "ranks", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks."
 )
 @click.option(

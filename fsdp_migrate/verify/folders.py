@@ -29,8 +29,6 @@ class Program:
         name: `original` or `migrated`.
         root: the copy.
         source: the folder that was copied.
-        start: the folder in the copy to run it in; None: the user's working folder if that is in the copy, else
-            the script's.
         twin: the folder that the other program was copied from: an installation may lead into it.
     """
 
@@ -38,33 +36,26 @@ class Program:
     root: Path
     script: Path
     source: Path
-    start: Path | None = None
     twin: Path | None = None
 
     def inside(self, path: Path) -> Path | None:
-        """Where a path of the user's tree is in the copy; None if it is outside."""
-        try:
-            return self.root / path.resolve().relative_to(self.source)
-        except ValueError:
-            return None
+        """Where a path of the user's tree, or of the other program's, is in the copy; None if it is outside."""
+        for folder in filter(None, (self.source, self.twin)):
+            if path.resolve().is_relative_to(folder):
+                return self.root / path.resolve().relative_to(folder)
+        return None
 
     @property
     def folder(self) -> Path:
-        """Where to run it."""
-        return self.start or self.inside(Path.cwd()) or self.script.parent
+        """Where to run it: the user's working folder if that is in the copy, else the copy itself."""
+        working = self.inside(Path.cwd())
+        return working if working is not None and working.is_dir() else self.root
 
 
 def copy(
-    name: str,
-    path: Path,
-    target: Path,
-    *,
-    entry: Path | None = None,
-    root: Path | None = None,
-    links: Sequence[Path] = (),
+    name: str, path: Path, target: Path, *, entry: Path | None = None, links: Sequence[Path] = ()
 ) -> Program:
-    """Copy a script with its folder, or with the folder `root` around it, or a repository, in which `entry` is the
-    script.
+    """Copy a script with its folder, or a repository, in which `entry` is the script.
 
     Git ignores what is in `links`, but the copy of a repository leads there.
     """
@@ -79,19 +70,15 @@ def copy(
         raise Unverifiable(
             f"--entry {entry}: no such file in {folder}" if entry else f"{path}: no such file"
         )
-    source = (root or folder).resolve()
-    if not folder.is_relative_to(source):
-        source = folder
-    copied = target / (source.name or "program")
-    if not repository or not _copy_listed(source, copied):
-        _copy(source, copied)
-    start = copied / folder.relative_to(source)
+    copied = target / (folder.name or "program")
+    if not repository or not _copy_listed(folder, copied):
+        _copy(folder, copied)
     for link in links:
-        _link(link, folder, start)
-    place = start / script.relative_to(folder)
+        _link(link, folder, copied)
+    place = copied / script.relative_to(folder)
     if not place.exists():
         raise Unverifiable(f"--entry {entry}: git ignores it, so it is no part of the repository")
-    return Program(name, copied, place, source, start if repository else None)
+    return Program(name, copied, place, folder)
 
 
 def _copy_listed(source: Path, target: Path) -> bool:
@@ -119,11 +106,11 @@ def _files(folder: Path, listed: list[str]) -> Iterator[Path]:
             yield from (Path(name) / file for file in _files(path, nested))
 
 
-def _link(link: Path, folder: Path, start: Path) -> None:
+def _link(link: Path, folder: Path, copied: Path) -> None:
     goal = _below(folder, link)
     if goal is None or not goal.exists():
         raise Unverifiable(f"--link {link}: nothing of that name in {folder}")
-    place = start / goal.relative_to(folder)
+    place = copied / goal.relative_to(folder)
     if not os.path.lexists(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(goal)

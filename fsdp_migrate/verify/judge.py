@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsdp_migrate.verify import causes, outputs, values
-from fsdp_migrate.verify.compare import compare, floor, largest
+from fsdp_migrate.verify.compare import compare, floor
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Run
@@ -32,7 +32,8 @@ def check_migrated(run: Run, changed: tuple[str, ...]) -> list[str]:
         if rank.fsdp1:
             raise Unverifiable(
                 f"nothing is proved: the migrated program built a model of torch's FSDP1 at {rank.fsdp1}. "
-                "Code outside the copied folder is not migrated: name the folder that has all of it with --root"
+                "Code outside the copied folder is not migrated: name the folder that has all of it as SCRIPT, "
+                "and the script in it with --entry"
             )
     ran = {file for rank in run.ranks for file in rank.files}
     idle = [file for file in changed if file not in ran]
@@ -51,14 +52,9 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
     begins = values.first(original), values.first(migrated)
     ends = values.last(original), values.last(migrated)
     apart, unknown = values.last_differences(*ends)
-    trained = largest(apart.values())
-    kept, unkept = values.kept_difference(*ends, original.steps, tolerance, trained)
     buffers, buffer, dtypes = values.buffers_difference(*ends)
-    odd = [
-        *values.first_differences(*begins, {*migrated.aligned}, tolerance),
-        *comparison.differences,
-    ]
-    odd = sorted([*odd, kept] if kept else odd)
+    starts = values.first_differences(*begins, {*migrated.aligned}, tolerance)
+    odd = sorted([*starts, *comparison.differences])
     notes = [
         f"first values of the {name} program are not known: {begin.problem}"
         for name, begin in zip(("original", "migrated"), begins, strict=True)
@@ -72,7 +68,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         original=original,
         migrated=migrated,
         causes=causes.find(next(iter(odd), None), original, migrated, dtypes),
-        uncompared=[note for note in (unknown, unkept, _taken_over(migrated)) if note],
+        uncompared=[note for note in (unknown, _taken_over(migrated)) if note],
         notes=notes + _problems(original, migrated),
         max_abs_buffer_diff=buffers,
         buffer=buffer,

@@ -137,7 +137,7 @@ class Pair:
         """A copy of one of the programs."""
         how = self.how
         target = folder / name / "copy"
-        return folders.copy(name, path, target, entry=how.entry, root=how.root, links=how.links)
+        return folders.copy(name, path, target, entry=how.entry, links=how.links)
 
     def _run_both(
         self, before: Program, after: Program, recording: Recording, folder: Path
@@ -225,7 +225,7 @@ def _free_memory() -> int:
 
 def _never(checkpoints: int, verdict: Verdict) -> Iterator[str]:
     """What was not compared, whatever the result."""
-    yield "what an evaluation computes, beyond numbers that are printed"
+    yield "evaluations, and models that no optimizer trains, beyond what is printed and saved"
     if verdict.tolerance:
         yield "last parameters and buffers are shown, and judged with --tolerance 0 only"
     if not checkpoints:

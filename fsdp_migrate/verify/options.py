@@ -42,7 +42,6 @@ class Options:
     """The options of `verify`, as `--help` says."""
 
     entry: Path | None = None
-    root: Path | None = None
     links: Sequence[Path] = ()
     ranks: int = 2
     arguments: Sequence[str] = ()

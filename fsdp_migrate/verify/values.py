@@ -21,19 +21,16 @@ class Values:
 
     Attributes:
         parameters: by name, put together from the ranks' parts.
-        kept: the same of models that no optimizer trains.
         buffers, random: for each rank, by name; the state of its random numbers.
         torn: the parameters of which two ranks should hold the same and do not, with the ranks.
-        problem, kept_problem: why nothing is known, or nothing of what is `kept`; empty otherwise.
+        problem: why nothing is known; empty otherwise.
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
-    kept: dict[str, Any] = field(default_factory=dict)
     buffers: list[dict[str, Any]] = field(default_factory=list)
     random: list[Any] = field(default_factory=list)
     torn: dict[str, tuple[int, int]] = field(default_factory=dict)
     problem: str = ""
-    kept_problem: str = ""
 
     def save(self, path: Path) -> Path | None:
         """Write what another program can take over; None if there is nothing."""
@@ -68,7 +65,6 @@ def _read(paths: list[Path | None], problems: list[str]) -> Values:
             return Values(problem=problem or f"rank {rank} wrote none")
         files.append(torch.load(path, weights_only=True))
     parameters, broken = whole(part for file in files for part in file["parameters"])
-    kept, broken_kept = whole(part for file in files for part in file["kept"])
     if broken:
         return Values(problem=broken)
     torn: dict[str, tuple[int, int]] = {}
@@ -81,7 +77,7 @@ def _read(paths: list[Path | None], problems: list[str]) -> Values:
                 torn.setdefault(name, (before, rank))
     buffers = [file["buffers"] for file in files]
     random = [file.get("random") for file in files]
-    return Values(parameters, kept, buffers, random, torn, kept_problem=broken_kept)
+    return Values(parameters, buffers, random, torn)
 
 
 def whole(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], str]:
@@ -159,28 +155,6 @@ def last_differences(original: Values, migrated: Values) -> tuple[dict[str, floa
         if value.shape != other[name].shape:
             return {}, f"last parameters: {name} has another shape"
     return {name: apart(value, other[name]) for name, value in one.items()}, ""
-
-
-def kept_difference(
-    original: Values, migrated: Values, step: int, tolerance: float, trained: float
-) -> tuple[Difference | None, str]:
-    """The first difference in the last parameters of models that no optimizer trains, and a note.
-
-    A moving average has all its values from what is trained: it is no difference of its own where it is no farther
-    apart than that.
-    """
-    if problem := original.kept_problem or migrated.kept_problem:
-        return None, f"last parameters of models without an optimizer: {problem}"
-    one, other = original.kept, migrated.kept
-    for name, value in one.items():
-        found = other.get(name)
-        if found is not None and found.shape == value.shape:
-            if (most := beyond(value, found, tolerance, trained)) is not None:
-                text = f"{name} by up to {most:.3g}"
-                return Difference(step, 5, -1, "model without an optimizer", text), ""
-    odd = sorted(one.keys() ^ other.keys())
-    known = not original.problem and not migrated.problem
-    return None, f"only one program keeps {odd[0]} ({len(odd)} such names)" if odd and known else ""
 
 
 def buffers_difference(original: Values, migrated: Values) -> tuple[float, str, str]:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from . import layouts
-from .patch import around
 
 Tensors = dict[int, torch.Tensor]
 """Tensors by their identity."""
@@ -30,8 +27,6 @@ class Census:
         first: those of them that this process is the first to hold.
         complete: whether every parameter's name and place is known.
         lost: how many parameters were looked for and belong to no module.
-        models: what those are called in the names of their parameters that were looked for.
-        known: the parameters that were looked for.
     """
 
     def __init__(self) -> None:
@@ -39,24 +34,24 @@ class Census:
         self.first: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.complete = True
         self.lost = 0
-        self.models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._count = 0
         self._modules: dict[str, nn.Module] = {}
         self._holdings: dict[int, layouts.Holding] = {}
         self._pieces: dict[int, list[layouts.Part]] = {}
         # Parameters are known by identity: they must live on, or another could get the same. They
         # are held to the end also because that is when their last values are read.
-        self.known: Tensors = {}
+        self._known: Tensors = {}
 
     def look(self, parameters: Iterable[torch.Tensor], rank: int, processes: int) -> None:
         """Find the owners of those parameters that were not looked for before."""
-        new = {id(p): p for p in parameters if id(p) not in self.known}
+        new = {id(p): p for p in parameters if id(p) not in self._known}
         if not new:
             return
-        self.known.update(new)
+        self._known.update(new)
         at = (processes, rank)
         for root in _in_order(roots(), new):
-            self._look_into(self._named(root), root, new, {}, at)
+            self._look_into(root, new, at)
         for identity, parameter in new.items():
             if identity not in self._holdings:
                 # It has no module, hence no name: its gradient counts, its last value cannot be
@@ -64,11 +59,6 @@ class Census:
                 self.lost += 1
                 holding = layouts.single("", parameter, *at)
                 self._add([identity], layouts.Holding(holding.replicas, readable=False))
-
-    def add(self, name: str, model: nn.Module, new: Tensors, at: tuple[int, int]) -> None:
-        """Look at some parameters of a model by a name that the caller gives it."""
-        self.known.update(new)
-        self._look_into(name, model, new, layouts.resharded(model), at)
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers as they are now; every process has its own."""
@@ -90,14 +80,13 @@ class Census:
 
     def _named(self, model: nn.Module) -> str:
         """What tells the parameters of one model from those of another with the same names."""
-        if model not in self.models:
+        if model not in self._models:
             self._count += 1  # of those that the program has dropped, too
-            self.models[model] = f"model {self._count}" if self._count > 1 else ""
-        return self.models[model]
+            self._models[model] = f"model {self._count}" if self._count > 1 else ""
+        return self._models[model]
 
-    def _look_into(
-        self, name: str, model: nn.Module, new: Tensors, sharded: Tensors, at: tuple[int, int]
-    ) -> None:
+    def _look_into(self, model: nn.Module, new: Tensors, at: tuple[int, int]) -> None:
+        name = self._named(model)
         for path, module in model.named_modules():
             place = layouts.clean(name, path)
             if module._buffers:
@@ -106,8 +95,7 @@ class Census:
             if not new.keys().isdisjoint(members):
                 holding = layouts.flat_unit(place, module, lambda parameter: id(parameter) in new)
                 self._add([m for m in members if m not in self._holdings], holding)
-            for key, held in module._parameters.items():
-                parameter = sharded.get(id(held), held)
+            for key, parameter in module._parameters.items():
                 identity = id(parameter)
                 if parameter is not None and identity in new and identity not in self._holdings:
                     one = layouts.single(layouts.clean(place, key), parameter, *at)
@@ -121,68 +109,6 @@ class Census:
             self.parts.setdefault((part.name, part.offsets), part)
             if holding.first:
                 self.first.setdefault((part.name, part.offsets), part)
-
-
-class Kept:
-    """The models that a program keeps beside what its optimizers train: moving averages, teachers, references.
-
-    Their last values are read when the process ends, and by then the program may have left the function that held
-    them. So the models that are alive at a step are held, until a later step finds another set of models. The order in
-    which they were made is the same in both programs, and tells apart those that have the same names.
-    """
-
-    def __init__(self) -> None:
-        self._modules: weakref.WeakValueDictionary[int, nn.Module] = weakref.WeakValueDictionary()
-        self._made = self._seen = 0
-        self._models: list[nn.Module] = []
-        # The second is for a copy, or a module from a file.
-        around(nn.Module, "__init__ __setstate__", self._note)
-
-    def look(self) -> None:
-        """Hold the models that are alive now, if a module was made since the last look."""
-        if self._made == self._seen:
-            return
-        self._seen = self._made
-        before = {id(model) for model in self._models}
-        self._models.clear()
-        if {id(model) for model in self._alive()} != before:
-            gc.collect()  # units are in cycles, so that those that were dropped may still be there
-        self._models = self._alive()
-
-    def census(self, trained: Census, rank: int, processes: int) -> Census:
-        """What this process holds of these models, without what the optimizers train."""
-        found, classes = Census(), Counter[str]()
-        for model in self._models:
-            known = trained.known.keys() | found.known.keys()
-            new = {id(p): p for p in layouts.members(model) if id(p) not in known}
-            if not new:
-                continue
-            name = trained.models.get(model)
-            if name is None:
-                name = _class(model)
-                classes[name] += 1
-                name += f" {classes[name]}" if classes[name] > 1 else ""
-            found.add(name, model, new, (processes, rank))
-        return found
-
-    def _alive(self) -> list[nn.Module]:
-        outer = _outermost(list(self._modules.values()))
-        return [model for model in outer if any(True for _ in layouts.members(model))]
-
-    def _note(
-        self, original: Callable[..., None], module: nn.Module, *args: Any, **kwargs: Any
-    ) -> None:
-        original(module, *args, **kwargs)
-        self._made += 1
-        self._modules[self._made] = module
-
-
-def _class(model: nn.Module) -> str:
-    """The name of a model's own class, without wrappers and without the classes that sharding puts before it."""
-    while wrapped := [m for name, m in model._modules.items() if name in layouts.WRAPPERS and m]:
-        model = wrapped[0]
-    classes = [cls.__name__ for cls in type(model).__mro__]
-    return classes[classes.index("FSDPModule") + 1 if "FSDPModule" in classes else 0]
 
 
 def _in_order(models: list[nn.Module], wanted: Tensors) -> list[nn.Module]:

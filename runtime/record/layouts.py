@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,30 +55,6 @@ def flat_members(module: nn.Module) -> list[torch.Tensor]:
     if flat is None:
         return []
     return [flat, *(flat._params or ()), *(flat._shared_params or ())]
-
-
-def members(model: nn.Module) -> Iterator[torch.Tensor]:
-    """The parameters of a model that hold numbers: of an FSDP2 unit the sharded ones."""
-    sharded = resharded(model)
-    for parameter in model.parameters():
-        if not parameter.is_meta:
-            yield sharded.get(id(parameter), parameter)
-
-
-def resharded(model: nn.Module) -> dict[int, torch.Tensor]:
-    """The sharded parameter for each whole one that an FSDP2 unit has gathered, by its identity.
-
-    An evaluation leaves the root's parameters gathered, and they then are the module's.
-    """
-    found: dict[int, torch.Tensor] = {}
-    for module in model.modules():
-        state = fsdp2_state(module)
-        groups = getattr(state, "_fsdp_param_groups", [getattr(state, "_fsdp_param_group", None)])
-        for parameter in (p for group in groups if group for p in group.fsdp_params):
-            whole = getattr(parameter, "_unsharded_param", None)
-            if whole is not None:
-                found[id(whole)] = parameter.sharded_param
-    return found
 
 
 def fsdp2_state(module: nn.Module) -> Any:

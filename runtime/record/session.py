@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
 from . import costs, evidence, losses, values
-from .census import Census, Kept
+from .census import Census
 from .imports import Copies
 from .leaving import Departure
 from .ranks import grouped, identity
@@ -40,7 +40,6 @@ class Session:
         self.departure = departure
         self.counts, self.bytes = costs.install(dist)
         self.start: values.Start | None = None
-        self.kept = Kept()
         self.reset()
 
     def reset(self) -> None:
@@ -80,7 +79,6 @@ class Session:
         self._stepping = id(optimizer)
         if self.rank < 0:
             self.identify()
-        self.kept.look()
         members = [p for group in optimizer.param_groups for p in group["params"]]
         rates = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
         self.steps.step(rates, time.perf_counter())
@@ -141,8 +139,7 @@ class Session:
     def _write_parameters(self, path: str) -> str:
         if not self.departure.well:
             return ""
-        kept = self.kept.census(self.census, self.rank, self.world)
-        problem = values.write(self.census, path, kept)
+        problem = values.write(self.census, path)
         return f"no last parameters: {problem}" if problem else ""
 
     @contextlib.contextmanager

@@ -23,18 +23,16 @@ LIMIT = 1 << 30
 _SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
 
 
-def write(census: Census, path: str, kept: Census | None = None, **more: Any) -> str:
+def write(census: Census, path: str, **more: Any) -> str:
     """Write the present values, and `more`, to `path`; returns why that is not possible, or nothing."""
     if not census.complete:
         return "not every parameter's name or place is known"
-    parts, beside = census.first.values(), kept.first.values() if kept is not None else ()
-    buffers = census.buffers()
-    values = [*(part.read() for part in [*parts, *beside]), *buffers.values()]
+    parts, buffers = census.first.values(), census.buffers()
+    values = [*(part.read() for part in parts), *buffers.values()]
     if sum(value.numel() * value.element_size() for value in values) > LIMIT:
         return f"the parameters of one rank are larger than {LIMIT >> 20} MiB"
     told = {
         "parameters": [*map(_told, parts)],
-        "kept": [*map(_told, beside)],
         "buffers": {name: _copy(buffer) for name, buffer in buffers.items()},
     }
     torch.save({**told, **more}, path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,40 +9,16 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.cli import exit_code
-
+from ..conftest import Result
 from ..launch import launch, results_in
-
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        return json.loads(self.out)
-
 
 Run = Callable[..., Result]
 
 
 @pytest.fixture
-def run(
-    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
-) -> Run:
+def run(real_cli: Run) -> Run:
     """Runs `checkpoint ...` in `tmp_path`."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FORCE_COLOR", raising=False)
-
-    def do(*arguments: object) -> Result:
-        capsysbinary.readouterr()
-        code = exit_code(["checkpoint", *map(str, arguments)])
-        captured = capsysbinary.readouterr()
-        return Result(code, captured.out.decode(), captured.err.decode())
-
-    return do
+    return lambda *arguments: real_cli("checkpoint", *map(str, arguments))
 
 
 @dataclass(frozen=True)

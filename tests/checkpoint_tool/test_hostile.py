@@ -99,7 +99,7 @@ ATTACKS: dict[str, Callable[[Path], None]] = {
 def test_the_instructions_of_the_attacks_make_a_tensor(run: Run) -> None:
     """Else they would be refused for another reason."""
     _pickled(b"\x80\x02}" + _NAME + _tensor(b"K\x00", b"K\x02") + b"s.")(Path("a.pt"))
-    assert "model  1 tensor, 2 parameters, 8 B" in run("inspect", "a.pt").out
+    assert "model  1 tensor, 2 parameters, 8 B" in run("inspect", "a.pt").text
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -38,7 +38,7 @@ def test_a_plain_state_dict_loads_as_it_is(run: Run) -> None:
     torch.save(model().state_dict(), "a.pt")
     result = run("inspect", "a.pt")
     assert (result.code, result.err) == (0, "")
-    assert result.out.splitlines() == [
+    assert result.text.splitlines() == [
         "a.pt: FULL, whole tensors (torch zip)",
         "  model  9 tensors, 43 parameters, 176 B, float32, int64",
         "  loads as it is: set_model_state_dict with StateDictOptions(full_state_dict=True)",
@@ -72,13 +72,13 @@ def test_sections_of_a_nested_checkpoint(run: Run) -> None:
     saved["rng"] = torch.get_rng_state()
     torch.save(saved, "a.pt")
     result = run("inspect", "a.pt")
-    assert result.out.splitlines()[1:5] == [
+    assert result.text.splitlines()[1:5] == [
         "  net    9 tensors, 43 parameters, 176 B, float32, int64",
         "  optim  18 tensors, 74 elements, 296 B, float32",
         "  rng    1 tensor, 5,056 elements, 4.9 KiB, uint8",
         "  also: epoch, best",
     ]
-    assert "numbered-parameters: optim numbers its parameters" in result.out
+    assert "numbered-parameters: optim numbers its parameters" in result.text
     assert result.code == 1
 
 
@@ -95,7 +95,7 @@ def test_safetensors_are_read_by_their_package(run: Run, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "safetensors.torch", package.torch)
     result = run("inspect", "a.safetensors")
     assert result.code == 0
-    assert "1 tensor, 6 parameters, 12 B, bfloat16" in result.out
+    assert "1 tensor, 6 parameters, 12 B, bfloat16" in result.text
 
 
 def test_files_in_pieces(run: Run) -> None:
@@ -201,7 +201,7 @@ def test_what_is_no_checkpoint_gets_one_line(run: Run, tmp_path: Path, name: str
     assert result.err.count("\n") == 1
     assert result.err.startswith("error: bad.pt")
     assert message in result.err
-    assert "good.pth: FULL" in result.out
+    assert "good.pth: FULL" in result.text
     assert run("convert", "bad.pt", "out").code == 2
     assert not Path("out").exists()
 

@@ -62,7 +62,6 @@ class Program:
 
 ADAM = "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)"
 SGD = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"
-PLAIN_SGD = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
 GROUPS = """\
 norms = [p for n, p in model.named_parameters() if "norm" in n]
 rest = [p for n, p in model.named_parameters() if "norm" not in n]
@@ -167,11 +166,6 @@ _LOAD_SHARD = f"""\
 {_LOAD_MODEL}optim_state = FSDP.shard_full_optim_state_dict(both["optimizer"], model, optim=optimizer)
 optimizer.load_state_dict(optim_state)
 """
-_LOAD_SCATTER = f"""\
-{_LOAD_MODEL}own = both["optimizer"] if dist.get_rank() == 0 else None
-optim_state = FSDP.scatter_full_optim_state_dict(own, model, optim=optimizer)
-optimizer.load_state_dict(optim_state)
-"""
 _SAVE_SHARDED = f"""\
 with FSDP.state_dict_type(model, {_SHARDED}):
     state = {{"model": model.state_dict(), "optimizer": FSDP.optim_state_dict(model, optimizer)}}
@@ -193,32 +187,10 @@ with FSDP.state_dict_type(model, {_SHARDED}):
 _LOAD_SHARDED_TENSORS = _LOAD_SHARDED.replace(
     "saved", "optim_state"
 )  # which nothing but the runtime takes
-_SAVE_SHARDED_LEGACY = _SAVE_SHARDED.replace(
-    "FSDP.optim_state_dict(", "FSDP.sharded_optim_state_dict("
-)
-_LOAD_FLATTEN = _LOAD_SHARDED.replace(
-    'FSDP.optim_state_dict_to_load(model, optimizer, saved["optimizer"])',
-    'FSDP.flatten_sharded_optim_state_dict(saved["optimizer"], model, optimizer)',
-)
 _DCP = """\
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
 """
-_SAVE_REKEYED = f"""\
-with FSDP.state_dict_type(model, {_FULL}, FullStateDictConfig(True, True)):
-    state = model.state_dict()
-optim_state = FSDP.full_optim_state_dict(model, optimizer)
-if dist.get_rank() == 0:
-    optim_state = FSDP.rekey_optim_state_dict(optim_state, OptimStateKeyType.PARAM_ID, Transformer())
-{_SAVE_BOTH}"""
-_LOAD_REKEYED = f"""\
-{_LOAD_MODEL}optim_state = FSDP.rekey_optim_state_dict(
-    both["optimizer"], OptimStateKeyType.PARAM_NAME, Transformer()
-)
-optim_state = FSDP.shard_full_optim_state_dict(optim_state, model, optim=optimizer)
-optimizer.load_state_dict(optim_state)
-"""
-_KEY_TYPE = "from torch.distributed.fsdp.fully_sharded_data_parallel import OptimStateKeyType"
 _CONTEXT = f"with state_dict_type(model, {_FULL}, FullStateDictConfig(True, True)):"
 _SAVE_MODEL = 'trainer.save(model, folder / "model.pt")'
 _SAVE_TRAINER = f"""\
@@ -232,40 +204,19 @@ trainer.load(model, folder / "model.pt")
 optim_state = torch.load(folder / "optimizer-0.pt")
 optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, optim_state))
 """
-_TYPES = f"""\
-TYPES = {{"full": {_FULL}, "sharded": {_SHARDED}}}
-"""
-_SAVE_BY_NAME = _SAVE_CONTEXT.replace(_FULL, 'TYPES[os.environ.get("KIND", "full")]')
-_LOAD_BY_NAME = _LOAD_CONTEXT.replace(_FULL, 'TYPES[os.environ.get("KIND", "full")]')
-_SAVE_BARE = f"""\
-state = model.state_dict()
-optim_state = FSDP.optim_state_dict(model, optimizer)
-{_SAVE_BOTH}"""
-_LOAD_BARE = """\
-both = torch.load(folder / "both.pt")
-model.load_state_dict(both["model"])
-optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, both["optimizer"]))
-"""
 _FREEZE = "model.embed.requires_grad_(False)"
 
 PROGRAMS = [
     program("context", _SAVE_CONTEXT, _LOAD_CONTEXT, optimizer=GROUPS),
-    program("context-flat", _SAVE_CONTEXT, _LOAD_CONTEXT, arguments=UNITS),
     program(
         "old-order", _SAVE_CONTEXT, _OLD_ORDER, model=models.Tied, optimizer=SGD, fsdp1=_ORDERS
     ),
-    program("plain-sgd", _SAVE_CONTEXT, _LOAD_CONTEXT, arguments=UNITS, optimizer=PLAIN_SGD),
     program("batch-norm", _SAVE_CONTEXT, _LOAD_CONTEXT, model=models.ConvNet, arguments=BF16),
     program("set", _SAVE_SET, _LOAD_SET, prepare=_FREEZE),
     program("legacy", _SAVE_LEGACY, _LOAD_SHARD, arguments=UNITS, optimizer=SGD),
-    program("scatter", _SAVE_LEGACY, _LOAD_SCATTER, arguments=UNITS, model=models.Tied),
     program("sharded", _SAVE_SHARDED, _LOAD_SHARDED, top=_DCP, optimizer=GROUPS),
     program("sharded-flat", _SAVE_SHARDED, _LOAD_SHARDED_TENSORS, top=_DCP, arguments=UNITS),
-    program("sharded-legacy", _SAVE_SHARDED_LEGACY, _LOAD_FLATTEN, top=_DCP, model=models.Tied),
-    program("rekeyed", _SAVE_REKEYED, _LOAD_REKEYED, top=_KEY_TYPE),
     program("trainer", _SAVE_TRAINER, _LOAD_TRAINER),
-    program("by-name", _SAVE_BY_NAME, _LOAD_BY_NAME, top=f"import os\n{_TYPES}", arguments=UNITS),
-    program("bare", _SAVE_BARE, _LOAD_BARE),
 ]
 
 

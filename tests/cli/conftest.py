@@ -14,23 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.cli import exit_code
 from fsdp_migrate.discover import Discovered, mentions_fsdp
 from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source, parse_problem, read_source
 
-
-@dataclass(frozen=True)
-class Result:
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def text(self) -> str:
-        return self.out.decode()
+from ..conftest import Result
 
 
 def _finding(source: Source, number: int, line: str, action: Action) -> Finding:
@@ -92,31 +82,6 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     module.analyse_source = fake_analyse_source  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fsdp_migrate.engine", module)
     return module
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty current folder outside every repository."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    for name in ("NO_COLOR", "FORCE_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-def real_cli(
-    folder: Path, capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Result]:
-    """Runs a command line in `folder`."""
-
-    def run(*arguments: str) -> Result:
-        capsysbinary.readouterr()
-        code = exit_code(arguments)
-        captured = capsysbinary.readouterr()
-        return Result(code, captured.out, captured.err.decode())
-
-    return run
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -108,28 +107,6 @@ def test_outside_the_current_folder(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_no_change_is_no_diff() -> None:
     assert render_diff([]) == b""
-
-
-PROGRAMS = {
-    "crlf": b"a = 1\r\nb = FSDP(a)\r\n",
-    "bom": codecs.BOM_UTF8 + b"b = FSDP(1)\r\n",
-    "latin-1": "# coding: latin-1\nb = FSDP('é')\n".encode("latin-1"),
-    "no final newline": b"a = 1\nb = FSDP(a)",
-    "markup": b"y: Optional[int] = FSDP(x)\n",
-}
-
-
-@pytest.mark.parametrize("kind", PROGRAMS)
-def test_command_line(cli: Callable[..., Any], repository: Any, kind: str) -> None:
-    """`fsdp-migrate X --diff | git apply --check`, and standard output is the diff alone."""
-    file: Path = repository.root / "src" / "a b.py"
-    file.parent.mkdir()
-    file.write_bytes(PROGRAMS[kind])
-    result = cli("src", "--diff")
-    assert result.code == 0, result.err
-    assert result.out.startswith(b"diff --git ")
-    assert file.read_bytes() == PROGRAMS[kind]
-    repository.git("apply", "--check", stdin=result.out)
 
 
 def test_names_that_are_no_text() -> None:

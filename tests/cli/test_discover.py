@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.discover import discover, mentions_fsdp
+from fsdp_migrate.discover import discover
 
 
 def write(folder: Path, *names: str) -> None:
@@ -162,17 +162,3 @@ def test_odd_names(folder: Path, repository: Any) -> None:
     odd = ["with space.py", "ünïcode.py", 'quote".py', "new\nline.py", "[red]x.py", "-dash.py"]
     write(folder, *odd)
     assert names(folder, ".") == sorted(odd)
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"FSDP(x)", True),
-        (b"from x import FullyShardedDataParallel", True),
-        (b"fsdp_config", True),
-        (b"fully_shard(model)", False),
-        (b"", False),
-    ],
-)
-def test_mentions_fsdp(data: bytes, expected: bool) -> None:
-    assert mentions_fsdp(data) is expected

@@ -50,25 +50,6 @@ def test_development_pins_torch() -> None:
     assert re.search(r"^torch==\d", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        ".pre-commit-hooks.yaml",
-        ".pre-commit-config.yaml",
-        "action.yml",
-        "docs/ci/github-workflow.yml",
-    ],
-)
-def test_yaml_is_valid(name: str) -> None:
-    assert yaml.safe_load((ROOT / name).read_text("utf-8"))
-
-
-def test_action_checks_then_verifies() -> None:
-    action: Any = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
-    steps = "\n".join(step.get("run", "") for step in action["runs"]["steps"])
-    assert 0 < steps.index("fsdp-migrate check") < steps.index("fsdp-migrate verify")
-
-
 def test_workflow_gives_the_action_inputs_that_it_has() -> None:
     action: Any = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
     workflow: Any = yaml.safe_load((ROOT / "docs/ci/github-workflow.yml").read_text("utf-8"))

@@ -44,12 +44,6 @@ def test_round_trip_keeps_every_byte(data: bytes) -> None:
     assert not made.text.startswith("\ufeff")
 
 
-def test_new_text_keeps_encoding_and_byte_order_mark() -> None:
-    assert source(BOM + b"x = 1\r\n").encode("y = 2\r\n") == BOM + b"y = 2\r\n"
-    latin = source("# coding: latin-1\nx = 'é'\n".encode("latin-1"))
-    assert latin.encode("é") == b"\xe9"
-
-
 @pytest.mark.parametrize(
     ("data", "line", "words"),
     [

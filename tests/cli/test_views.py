@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.registry import unknown
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.views.text import next_steps, render_findings, summary
@@ -15,11 +14,6 @@ from fsdp_migrate.views.text import next_steps, render_findings, summary
 @pytest.fixture(autouse=True)
 def _no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-
-
-def test_unknown_code() -> None:
-    assert "FSDP002" in unknown("fsdp0002")
-    assert "close" not in unknown("xyz")
 
 
 def finding(path: str, line: int, action: Action) -> Finding:
@@ -42,15 +36,6 @@ def test_findings_are_sorted_and_marked() -> None:
         "",
         "b.py:1:1 FSDP002 `FSDP()`: Message. [by hand]",
     ]
-
-
-def test_summary() -> None:
-    report = Report(FINDINGS, files=3)
-    text = "Found 4 constructs in 2 files: 2 made plain, 1 served by the runtime, 1 by hand."
-    assert summary(report) == text
-    assert summary(Report(files=1)) == "No FSDP1 of torch in 1 file."
-    one = Report([FINDINGS[0]], files=1)
-    assert summary(one).startswith("Found 1 construct in 1 file: 0 made plain")
 
 
 def test_a_file_that_could_not_be_read_is_none_without_fsdp1() -> None:

@@ -86,11 +86,3 @@ def test_other_first_values_are_told_as_such() -> None:
         first = Difference(0, -1, -1, what, "enter.weight: by up to 1")
         (found,) = causes.find(first, RIGHT, RIGHT, "")
         assert found.name == expected
-
-
-def test_a_buffer_in_another_dtype_is_named() -> None:
-    other = run([2.999, 2.0, 1.0], NORMS)
-    assert (
-        cause(RIGHT, other, "scale is torch.float32, torch.bfloat16 in the original")
-        == "buffer-dtype"
-    )

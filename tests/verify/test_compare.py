@@ -13,31 +13,11 @@ import pytest
 from fsdp_migrate.cli import exit_code
 from fsdp_migrate.verify.compare import Comparison, compare
 from fsdp_migrate.verify.errors import ProgramFailed
-from fsdp_migrate.verify.records import Rank, Run
+from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
 from fsdp_migrate.verify.verdict import Verdict
 
-
-def rank(losses: list[float], number: int = 0, per_step: int = 1, lr: float = 0.1) -> Rank:
-    steps = [index // per_step + 1 for index in range(len(losses))]
-    count = max(steps, default=0)
-    return Rank(
-        rank=number,
-        losses=losses,
-        loss_steps=steps,
-        squares=[float(step) for step in range(1, count + 1)],
-        learning_rates=[[lr]] * count,
-        backend="gloo",
-    )
-
-
-def run(*losses: list[float], **how: float) -> Run:
-    return Run([rank(one, number, **how) for number, one in enumerate(losses)], seconds=1.0)  # type: ignore[arg-type]
-
-
-def verdict(one: Run, other: Run, tolerance: float = 1e-6) -> Verdict:
-    compared = vars(compare(one, other, tolerance)).values()
-    return Verdict(*compared, tolerance, "gloo", {"w": 0.0}, one, other)
+from .written import rank, run, verdict
 
 
 def first(comparison: Comparison) -> str:
@@ -69,7 +49,7 @@ def test_the_first_step_and_rank_that_differ_are_named() -> None:
 
 def test_a_backward_among_several_of_a_step_is_named() -> None:
     comparison = compare(
-        run([4.0, 3.0, 2.0, 1.0], per_step=2), run([4.0, 3.0, 2.0, 1.5], per_step=2), 1e-6
+        run([4.0, 3.0, 2.0, 1.0], micro=2), run([4.0, 3.0, 2.0, 1.5], micro=2), 1e-6
     )
     text = "loss differs first at step 2 on rank 0: 1 against 1.5 (backward 2 of the step)"
     assert first(comparison) == text
@@ -152,18 +132,6 @@ def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[Verdict], list[str]]:
         return capsys.readouterr().out.splitlines()
 
     return lines
-
-
-def test_the_last_line_is_the_verdict(shown: Callable[[Verdict], list[str]]) -> None:
-    losses = [float(n) for n in range(12, 0, -1)]
-    lines = shown(verdict(run(losses, losses), run(losses, losses)))
-    assert lines[-1] == "same: 12 losses on 2 ranks bitwise equal, largest difference 0"
-    lines = shown(verdict(run([3.0, 2.0]), run([3.0, 2.25])))
-    assert lines[-1] == (
-        "different: loss differs first at step 2 on rank 0: 2 against 2.25; "
-        "largest difference of a loss 0.25"
-    )
-    assert "\x1b" not in "".join(lines)
 
 
 def test_a_long_table_keeps_both_ends(shown: Callable[[Verdict], list[str]]) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.verify import outputs
-from fsdp_migrate.verify.compare import Difference, compare
+from fsdp_migrate.verify.compare import Difference
 from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Rank, Run
-from fsdp_migrate.verify.verdict import Verdict
+
+from .written import verdict
 
 torch = pytest.importorskip("torch")
 
@@ -22,12 +23,6 @@ def run(*outputs: str) -> Run:
         Rank(n, [1.0], [1], [1.0], [[0.1]], output=text) for n, text in enumerate(outputs or [""])
     ]
     return Run(ranks, seconds=1.0)
-
-
-def verdict(one: Run, other: Run, *differences: Difference) -> Verdict:
-    comparison = compare(one, other)
-    comparison = replace(comparison, differences=[*comparison.differences, *differences])
-    return Verdict(*vars(comparison).values(), 1e-6, "gloo", {"a": 0.0}, one, other)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +81,8 @@ def test_a_line_in_which_the_original_differs_from_itself_is_left_out() -> None:
 
 
 def test_an_original_that_differs_from_itself_is_the_verdict() -> None:
-    twice = verdict(run(), run(), Difference(1, 1, 0, "loss", "1 against 2", 0))
+    differences = [Difference(1, 1, 0, "loss", "1 against 2", 0)]
+    twice = replace(verdict(run(), run()), differences=differences)
     found = replace(twice, control=twice, emulated=True)
     assert not found.equal
     assert found.line().startswith(

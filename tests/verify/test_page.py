@@ -4,40 +4,29 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from fsdp_migrate.verify.causes import find
-from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.page import render
-from fsdp_migrate.verify.records import Rank, Run
+from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
+
+from . import written
+from .written import run
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
 DIFF = f"--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-FSDP(m)  # {EVIL}\n+fully_shard(m)  # {EVIL}\n"
 
 
-def run(*ranks: list[float], micro: int = 1) -> Run:
-    def rank(number: int, losses: list[float]) -> Rank:
-        steps = [index // micro + 1 for index in range(len(losses))]
-        count = max(steps, default=0)
-        squares = [1 / step for step in range(1, count + 1)]
-        return Rank(number, losses, steps, squares, [[0.1]] * count, "gloo", {"all_gather": 7})
-
-    return Run([rank(number, losses) for number, losses in enumerate(ranks)], seconds=1.5)
-
-
 def verdict(one: Run, other: Run) -> Verdict:
-    comparison = compare(one, other, 1e-6)
-    return Verdict(
-        *vars(comparison).values(),
-        1e-6,
-        "gloo",
-        {"enter.weight": 0.0, EVIL: 0.25},
-        one,
-        other,
-        causes=find(min(comparison.differences, default=None), one, other, ""),
+    both = written.verdict(one, other)
+    return replace(
+        both,
+        parameters={"enter.weight": 0.0, EVIL: 0.25},
+        causes=find(both.first, one, other, ""),
         uncompared=[EVIL],
         notes=[EVIL],
         diff=DIFF,

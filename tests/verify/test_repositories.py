@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,17 +84,14 @@ def test_a_submodule_comes_along(repository: Path, tmp_path: Path) -> None:
     assert (program.root / "lib" / "code.py").read_text() == "x = 1\n"
 
 
-def test_a_project_in_a_larger_root(repository: Path, tmp_path: Path) -> None:
-    program = folders.copy(
-        "original",
-        repository / "scripts",
-        tmp_path / "copy",
-        entry=Path("train.py"),
-        root=repository,
-    )
-    assert names(program.root) == LISTED
+def test_a_program_runs_in_the_working_folder(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = folders.copy("original", repository, tmp_path / "copy", entry=ENTRY)
+    monkeypatch.chdir(repository / "scripts")
     assert program.folder == program.root / "scripts"
-    assert program.script == program.root / ENTRY
+    other = replace(program, source=tmp_path / "other", twin=repository)
+    assert other.folder == other.root / "scripts", "of the program that it is compared with"
 
 
 def test_without_git_the_folder_is_copied(tmp_path: Path) -> None:

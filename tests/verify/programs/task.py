@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 
 class Block(nn.Module):
@@ -115,6 +116,10 @@ def train(
         if average is not None:
             update(average, model, args.fault)
         print(f"step {step + 1} done", flush=True)
+    if average is not None:
+        whole = get_model_state_dict(average, options=StateDictOptions(full_state_dict=True))
+        if dist.get_rank() == 0:
+            torch.save(whole, "average.pt")
 
 
 def update(average: nn.Module, model: nn.Module, fault: str) -> None:
