@@ -33,7 +33,6 @@ SHARED = (
 CHOSEN = {
     "ema-in-place",
     "rates-by-names",
-    "uneven",
     "engine-of-files",
     "clamped",
     "trainer-alone",
@@ -52,19 +51,14 @@ DIFFERENT = {
 
 # What differs, or ends with an error, in torch's form, and words of the finding that says so: an assumption (FSDP003), or
 # code that relies on the wrapper (FSDP005).
-STATES, GATHERED = "its state_dict() is saved", "the root stays gathered"
+STATES = "its state_dict() is saved"
 ASKED, WRITTEN = "asks the model for FSDP1's methods", "p.data = x"
 ASSUMED = {
     "student-and-critic": STATES,
     "ema-in-place": WRITTEN,
-    "ema-sampled": GATHERED,
     "rates-by-names": "looks for the wrapper in names",
     "wraps-itself": ASKED,
-    "unwraps-in-a-loop": ASKED,
-    "parts-sharded": GATHERED,
     "clipping-optimizer": "clips by the norm",
-    "uneven unused": "every forward uses every parameter",
-    "model-in-a-model": ASKED,
     "tests-of-classes clsname": "compares names of classes",
     "tests-of-classes type": "compares a class",
     "own-optimizers lars": "measures whole parameters",

@@ -11,7 +11,20 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from ..registry import holds
-from .common import Block, batches, cloned, close, error, full, in_blocks, net, said, train, tree
+from .common import (
+    Block,
+    batches,
+    cloned,
+    close,
+    error,
+    full,
+    in_blocks,
+    net,
+    said,
+    state_of,
+    train,
+    tree,
+)
 
 
 class Resetting(nn.Linear):
@@ -536,8 +549,7 @@ def hybrid_shards(api: Any) -> Any:
     model = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
     train(model)
     types = api.StateDictType
-    with api.FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
-        state = model.state_dict()
+    state = state_of(api, model, "SHARDED_STATE_DICT")
     again = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
     with api.FSDP.state_dict_type(again, types.SHARDED_STATE_DICT):
         again.load_state_dict(state)

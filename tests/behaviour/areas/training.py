@@ -17,6 +17,7 @@ from ..registry import cannot, each, holds
 from .common import (
     Tied,
     batches,
+    blocks_by_hand,
     cloned,
     close,
     counted_collectives,
@@ -718,9 +719,7 @@ def two_models(api: Any) -> Any:
 @holds()
 def units_under_a_plain_root(api: Any) -> Any:
     """Units train inside of a module that is none."""
-    model = net()
-    for i, block in enumerate(model.blocks):
-        model.blocks[i] = api.FSDP(block, use_orig_params=True)
+    model = blocks_by_hand(api, use_orig_params=True)
     optimizer = torch.optim.SGD(model.blocks.parameters(), lr=0.1)
     return train(model, optimizer), full(api, model)
 

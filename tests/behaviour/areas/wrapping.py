@@ -23,6 +23,7 @@ from .common import (
     in_blocks,
     net,
     said,
+    state_of,
     train,
     train_alone,
     tree,
@@ -557,8 +558,7 @@ def models_of_torchs_fsdp1(api: Any) -> Any:
     """A model that a library wrapped with torch's FSDP1 is one, and the static methods work on it."""
     model = torch.distributed.fsdp.FullyShardedDataParallel(net(), use_orig_params=True)
     assert isinstance(model, api.FSDP)
-    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
-        state = model.state_dict()
+    state = state_of(api, model, "FULL_STATE_DICT")
     return issubclass(type(model), api.FSDP), list(state), full(api, model), train(model)
 
 
