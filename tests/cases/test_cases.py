@@ -1,6 +1,6 @@
 """Programs in the styles of real code print the same before and after their migration.
 
-They were not written for this tool: trainer classes and registries, EMA copies, two models, LoRA, names with prefixes.
+They were not written for this tool: trainer classes and registries, EMA copies, LoRA, names with prefixes.
 What shows one construct stands in tests/behaviour, and what shows a whole diff in fixtures/. Of what they print, the
 lines that begin with ``R`` are compared, rank by rank. They ask for CUDA and NCCL, which `verify` emulates.
 """
@@ -51,10 +51,8 @@ DIFFERENT = {
 
 # What differs, or ends with an error, in torch's form, and words of the finding that says so: an assumption (FSDP003), or
 # code that relies on the wrapper (FSDP005).
-STATES = "its state_dict() is saved"
 ASKED, WRITTEN = "asks the model for FSDP1's methods", "p.data = x"
 ASSUMED = {
-    "student-and-critic": STATES,
     "ema-in-place": WRITTEN,
     "rates-by-names": "looks for the wrapper in names",
     "wraps-itself": ASKED,

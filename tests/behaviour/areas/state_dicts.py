@@ -35,6 +35,7 @@ from .common import (
     full,
     in_blocks,
     initial,
+    layers,
     net,
     said,
     state_of,
@@ -329,19 +330,10 @@ def tied_parameters(api: Any) -> Any:
 def shared_modules(api: Any) -> Any:
     """A module that is registered twice in a unit, and a parameter that is, are there under both names."""
 
-    class Shared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.first = nn.Linear(4, 4)
-            self.second = self.first
-            self.one = nn.Parameter(torch.ones(3))
-            self.two = self.one
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(self.first(x))
-
-    state = api.FSDP(Shared()).state_dict()
+    shared = layers(lambda m, x: m.second(m.first(x)), first=(4, 4))
+    shared.second = shared.first
+    shared.one = shared.two = nn.Parameter(torch.ones(3))
+    state = api.FSDP(shared).state_dict()
     assert torch.equal(state["first.weight"], state["second.weight"])
     assert torch.equal(state["one"], state["two"])
     return cloned(state)

@@ -290,7 +290,7 @@ def inputs_changed_in_place(api: Any) -> Any:
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         hidden = m.first(x)
         part = m.first(2 * x)[:, :]
-        return m.changing(hidden) + hidden + m.changing(part)
+        return m.changing(hidden) + hidden + m.changing(input=part)
 
     using = layers(forward, first=(4, 4))
     using.changing = Changing(4, 4)

@@ -21,6 +21,7 @@ from .common import (
     error,
     full,
     in_blocks,
+    layers,
     net,
     said,
     state_of,
@@ -383,11 +384,11 @@ def models_without_forward(api: Any) -> Any:
     """A model without a forward of its own can be wrapped."""
 
     class Bag(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 3)
+        pass
 
-    model = api.FSDP(Bag(), use_orig_params=True)
+    bag = Bag()
+    bag.layer = nn.Linear(3, 3)
+    model = api.FSDP(bag, use_orig_params=True)
     return tree(api, model), sorted(model.state_dict()), error(lambda: model(torch.ones(1, 3)))
 
 
@@ -507,16 +508,7 @@ def setting_attributes(api: Any) -> Any:
 def an_attribute_module_of_its_own(api: Any) -> Any:
     """A model that has an attribute `module` keeps it, one level below the unit's."""
 
-    class Holder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.module(x)
-
-    torch.manual_seed(1)
-    holder = Holder()
+    holder = layers(lambda m, x: m.module(x), module=(4, 4))
     model = api.FSDP(holder, use_orig_params=True)
     assert model.module is holder
     assert model.module.module is holder.module
