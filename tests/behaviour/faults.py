@@ -216,24 +216,18 @@ TEXTS = {
     ),
     "no_units": ("settings_of_a_launcher", "in list(model.blocks)", "in []"),
     "not_broadcast": ("settings_of_a_launcher", "=args.sync", "=not args.sync"),
-    "unused_forgotten": (
-        "a_layer_that_is_used_once",
-        "like_fsdp1(net)",
-        "like_fsdp1(net, zero_gradients=False)",
-    ),
-    "left_gathered": (
-        "evaluated_first",
-        "like_fsdp1(model)",
-        "like_fsdp1(model, sharded_after_forward=False)",
-    ),
-    "drawn_on_shards": (
-        "drawn_by_apply",
-        "like_fsdp1(model)",
-        "like_fsdp1(model, whole_in_apply=False)",
-    ),
     "whole_norms": ("a_norm_by_hand", "local_shard(p.grad)", "p.grad.full_tensor()"),
     "wrap_forgotten": ("wrap_and_enable_wrap", "model.head = wrap(wrap(model.head))", "pass"),
 }
+
+
+# A quirk of FSDP1 that is switched off for a program that needs it.
+for _fault, _program, _model, _quirk in (
+    ("unused_forgotten", "a_layer_that_is_used_once", "net", "zero_gradients"),
+    ("left_gathered", "evaluated_first", "model", "sharded_after_forward"),
+    ("drawn_on_shards", "drawn_by_apply", "model", "whole_in_apply"),
+):
+    TEXTS[_fault] = (_program, f"like_fsdp1({_model})", f"like_fsdp1({_model}, {_quirk}=False)")
 
 
 def migrated_to(right: str, wrong: str) -> None:

@@ -1,6 +1,6 @@
 """Programs in the styles of real code print the same before and after their migration.
 
-They were not written for this tool: trainer classes and registries, EMA copies, two models, LoRA, names with prefixes.
+They were not written for this tool: trainer classes and registries, EMA copies, LoRA, names with prefixes.
 What shows one construct stands in tests/behaviour, and what shows a whole diff in fixtures/. Of what they print, the
 lines that begin with ``R`` are compared, rank by rank. They ask for CUDA and NCCL, which `verify` emulates.
 """
@@ -33,7 +33,6 @@ SHARED = (
 CHOSEN = {
     "ema-in-place",
     "rates-by-names",
-    "uneven",
     "engine-of-files",
     "clamped",
     "trainer-alone",
@@ -52,19 +51,12 @@ DIFFERENT = {
 
 # What differs, or ends with an error, in torch's form, and words of the finding that says so: an assumption (FSDP003), or
 # code that relies on the wrapper (FSDP005).
-STATES, GATHERED = "its state_dict() is saved", "the root stays gathered"
 ASKED, WRITTEN = "asks the model for FSDP1's methods", "p.data = x"
 ASSUMED = {
-    "student-and-critic": STATES,
     "ema-in-place": WRITTEN,
-    "ema-sampled": GATHERED,
     "rates-by-names": "looks for the wrapper in names",
     "wraps-itself": ASKED,
-    "unwraps-in-a-loop": ASKED,
-    "parts-sharded": GATHERED,
     "clipping-optimizer": "clips by the norm",
-    "uneven unused": "every forward uses every parameter",
-    "model-in-a-model": ASKED,
     "tests-of-classes clsname": "compares names of classes",
     "tests-of-classes type": "compares a class",
     "own-optimizers lars": "measures whole parameters",

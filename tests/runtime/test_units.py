@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,14 +27,6 @@ def unit(api: Any, module: nn.Module, **options: Any) -> Any:
     return api.FullyShardedDataParallel(
         module, **{"device_id": cpu, "use_orig_params": True, **options}
     )
-
-
-class Seen(nn.Linear):
-    """Notes the dtype that it is given."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.dtype = x.dtype
-        return super().forward(x)
 
 
 class Nothing(nn.Module):
@@ -105,26 +94,6 @@ def test_torch_gets_names_without_wrappers() -> None:
         ("0", wrapper),
         ("0", "Linear"),
     ]
-
-
-@pytest.mark.parametrize("root", [True, False])
-@pytest.mark.parametrize("every", [True, False])
-def test_which_inputs_are_cast(every: bool, root: bool) -> None:
-    def dtypes(api: Any) -> list[Any]:
-        precision = api.MixedPrecision(
-            torch.bfloat16, cast_forward_inputs=every, cast_root_forward_inputs=root
-        )
-        seen = []
-        for make in (lambda: Seen(2, 2), Nothing):
-            inner = [make(), make()]
-            model = nn.Sequential(inner[0], unit(api, inner[1], mixed_precision=precision))
-            whole = unit(api, model, mixed_precision=precision)
-            with contextlib.suppress(RuntimeError):  # a dtype that the weight does not have
-                whole(torch.ones(1, 2))
-            seen.append([getattr(each, "dtype", None) for each in inner])
-        return seen
-
-    assert dtypes(runtime) == dtypes(fsdp)
 
 
 def test_a_unit_inside_of_another_model_is_no_root() -> None:
@@ -228,56 +197,6 @@ def test_modules_in_two_places_are_one() -> None:
     inner = nn.Linear(2, 2)
     model = nn.Sequential(nn.Sequential(inner), nn.Sequential(inner))
     assert own_modules(model, ()) == [model, model[0], model[1], inner]
-
-
-class Changing(nn.Linear):
-    """Changes its input in place."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        input += 1
-        return super().forward(input)
-
-
-class Using(nn.Module):
-    """Hands on a tensor that it goes on with."""
-
-    def __init__(self, view: Callable[[torch.Tensor], torch.Tensor], by_name: bool) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.view, self.by_name = view, by_name
-        self.first, self.changing = nn.Linear(4, 8), Changing(4, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        given = self.view(self.first(x))
-        changed = self.changing(input=given) if self.by_name else self.changing(given)
-        return changed * given
-
-
-INPUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "a tensor": lambda hidden: hidden.reshape(-1, 4).clone(),
-    "a view": lambda hidden: hidden[:, :4],
-    "one of several views": lambda hidden: hidden.chunk(2, dim=1)[0],  # torch lets nobody change it
-}
-
-
-@pytest.mark.parametrize("by_name", [False, True])
-@pytest.mark.parametrize("name", INPUTS)
-def test_a_unit_may_change_the_inputs_that_torch_lets_a_module_change(
-    name: str, by_name: bool
-) -> None:
-    def outcome(model: nn.Module) -> Any:
-        try:
-            result = model(torch.ones(2, 4))
-        except RuntimeError as error:
-            return "view and is being modified inplace" in str(error)
-        result.sum().backward()
-        return result.tolist(), [runtime.local_shard(p.grad).tolist() for p in model.parameters()]  # type: ignore[arg-type]
-
-    alone = Using(INPUTS[name], by_name)
-    model = Ours(copy.deepcopy(alone), auto_wrap_policy=runtime.ModuleWrapPolicy({Changing}))
-    expected = outcome(alone)
-    assert (expected is True) is (name == "one of several views")
-    assert outcome(model) == expected
 
 
 @pytest.mark.parametrize("cache", [False, True])

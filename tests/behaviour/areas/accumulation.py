@@ -6,9 +6,8 @@ import contextlib
 from typing import Any
 
 import torch
-from torch import nn
 
-from ..registry import cannot, holds
+from ..registry import cannot, each, holds
 from .common import (
     batches,
     close,
@@ -18,6 +17,7 @@ from .common import (
     full,
     gradients,
     in_blocks,
+    layers,
     train,
 )
 from .initialization import two_by_two
@@ -30,12 +30,12 @@ def accumulate(model: Any, synced: str, inputs: list[torch.Tensor]) -> None:
             (model(x).pow(2).mean() / len(synced)).backward()
 
 
-def accumulated(api: Any, synced: str, **options: Any) -> Any:
+def accumulated(api: Any, synced: str) -> Any:
     """Gradients of several backwards, which are those of one over all of the batches."""
     inputs = batches(len(synced))
-    reference = in_blocks(api, **options)
+    reference = in_blocks(api)
     reference(torch.cat(inputs)).pow(2).mean().backward()
-    model = in_blocks(api, **options)
+    model = in_blocks(api)
     with counted_collectives() as collectives:
         accumulate(model, synced, inputs)
     expected, found = gradients(api, reference), gradients(api, model)
@@ -43,61 +43,64 @@ def accumulated(api: Any, synced: str, **options: Any) -> Any:
     return found, dict(sorted(collectives.items()))
 
 
-@holds()
-def no_sync_before_the_last(api: Any) -> Any:
-    """Backwards inside of `no_sync` and one after it add up to the gradient of all batches."""
-    return accumulated(api, "nnns")
+def as_of_one_backward(api: Any, model: Any, x: torch.Tensor) -> Any:
+    """A model's gradients, which are those of one backward alone."""
+    alone = in_blocks(api)
+    alone(x).pow(2).mean().backward()
+    found = gradients(api, model)
+    assert close(found, gradients(api, alone))
+    return found
 
 
-@holds()
-def without_no_sync(api: Any) -> Any:
-    """Without `no_sync` gradients add up too."""
-    return accumulated(api, "ssss")
+PATTERNS: dict[str, tuple[Any, ...]] = {
+    "no_sync_before_the_last": (
+        "Backwards inside of `no_sync` and one after it add up to the gradient of all batches.", "nnns"
+    ),
+    "without_no_sync": ("Without `no_sync` gradients add up too.", "ssss"),
+    "interleaved": (
+        "Backwards inside and outside of `no_sync` can alternate, whichever comes first.",
+        "nnssns", "ssnnss",
+    ),
+}  # fmt: skip
 
 
-@holds()
-def interleaved(api: Any) -> Any:
-    """Backwards inside and outside of `no_sync` can alternate, whichever comes first."""
-    return accumulated(api, "nnssns"), accumulated(api, "ssnnss")
+@each(PATTERNS)
+def patterns(api: Any, *patterns: str) -> Any:
+    return [accumulated(api, pattern) for pattern in patterns]
 
 
-@holds()
-def with_shard_grad_op(api: Any) -> Any:
-    """`no_sync` works with SHARD_GRAD_OP."""
-    return accumulated(api, "nns", sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP)
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "with_shard_grad_op": (
+        "`no_sync` works with SHARD_GRAD_OP.",
+        lambda api: {"sharding_strategy": api.ShardingStrategy.SHARD_GRAD_OP},
+    ),
+    "without_prefetch": (
+        "`no_sync` works without backward prefetch.", lambda api: {"backward_prefetch": None}
+    ),
+    "with_offload": (
+        "`no_sync` works with parameters on the CPU.",
+        lambda api: {"cpu_offload": api.CPUOffload(offload_params=True)},
+    ),
+    "with_flat_parameters": (
+        "`no_sync` works without `use_orig_params`.", lambda api: {"use_orig_params": False}
+    ),
+}  # fmt: skip
+
+
+@each(OPTIONS)
+def with_options(api: Any, options: Any) -> Any:
+    model = in_blocks(api, **options(api))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with counted_collectives() as collectives:
+        accumulate(model, "nns", batches(3))
+    optimizer.step()
+    return full(api, model), dict(sorted(collectives.items()))
 
 
 @holds(tolerance=1e-6)
 def with_no_shard(api: Any) -> Any:
     """`no_sync` works with NO_SHARD."""
-    return accumulated(api, "nns", sharding_strategy=api.ShardingStrategy.NO_SHARD)
-
-
-@holds()
-def without_prefetch(api: Any) -> Any:
-    """`no_sync` works without backward prefetch."""
-    return accumulated(api, "nns", backward_prefetch=None)
-
-
-@holds()
-def with_offload(api: Any) -> Any:
-    """`no_sync` works with parameters on the CPU."""
-    offload = api.CPUOffload(offload_params=True)
-    model = in_blocks(api, cpu_offload=offload)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    accumulate(model, "nns", batches(3))
-    optimizer.step()
-    return full(api, model)
-
-
-@holds()
-def with_flat_parameters(api: Any) -> Any:
-    """`no_sync` works without `use_orig_params`."""
-    model = in_blocks(api, use_orig_params=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    accumulate(model, "nns", batches(3))
-    optimizer.step()
-    return full(api, model)
+    return with_options(api, lambda api: {"sharding_strategy": api.ShardingStrategy.NO_SHARD})
 
 
 @holds(ranks=4)
@@ -126,10 +129,7 @@ def around_forward_only(api: Any) -> Any:
     with model.no_sync():
         loss = model(x).pow(2).mean()
     loss.backward()
-    plain = in_blocks(api)
-    plain(x).pow(2).mean().backward()
-    assert close(gradients(api, model), gradients(api, plain))
-    return gradients(api, model)
+    return as_of_one_backward(api, model, x)
 
 
 @holds()
@@ -144,43 +144,34 @@ def two_periods(api: Any) -> Any:
     return full(api, model)
 
 
-@holds()
-def left_over_gradients_are_dropped(api: Any) -> Any:
-    """`zero_grad` of the optimizer drops what was accumulated inside of `no_sync`."""
-    model = in_blocks(api)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    first, second = batches(2)
-    accumulate(model, "n", [first])
-    optimizer.zero_grad()
-    model(second).pow(2).mean().backward()
-    clean = in_blocks(api)
-    clean(second).pow(2).mean().backward()
-    assert close(gradients(api, model), gradients(api, clean))
-    return gradients(api, model)
-
-
-@holds()
-def left_over_gradients_are_dropped_by_the_model(api: Any) -> Any:
-    """`zero_grad` of the model drops what was accumulated inside of `no_sync`."""
-    model, (first, second) = in_blocks(api), batches(2)
-    accumulate(model, "n", [first])
-    model.zero_grad()
-    model(second).pow(2).mean().backward()
-    clean = in_blocks(api)
-    clean(second).pow(2).mean().backward()
-    assert close(gradients(api, model), gradients(api, clean))
-    return gradients(api, model)
-
-
-@holds()
-def left_over_gradients_set_to_none(api: Any) -> Any:
-    """Setting each `grad` to None drops what was accumulated inside of `no_sync`."""
-    model, (first, second) = in_blocks(api), batches(2)
-    accumulate(model, "n", [first])
+def clear(model: Any, optimizer: Any) -> None:
     for parameter in model.parameters():
         parameter.grad = None
+
+
+LEFT_OVER: dict[str, tuple[Any, ...]] = {
+    "left_over_gradients_are_dropped": (
+        "`zero_grad` of the optimizer drops what was accumulated inside of `no_sync`.",
+        lambda model, optimizer: optimizer.zero_grad(),
+    ),
+    "left_over_gradients_are_dropped_by_the_model": (
+        "`zero_grad` of the model drops what was accumulated inside of `no_sync`.",
+        lambda model, optimizer: model.zero_grad(),
+    ),
+    "left_over_gradients_set_to_none": (
+        "Setting each `grad` to None drops what was accumulated inside of `no_sync`.", clear,
+    ),
+}  # fmt: skip
+
+
+@each(LEFT_OVER)
+def left_over(api: Any, drop: Any) -> Any:
+    model, (first, second) = in_blocks(api), batches(2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    accumulate(model, "n", [first])
+    drop(model, optimizer)
     model(second).pow(2).mean().backward()
-    return gradients(api, model)
+    return as_of_one_backward(api, model, second)
 
 
 @holds()
@@ -231,10 +222,7 @@ def an_error_inside(api: Any) -> Any:
 
     text = error(fail)
     model(x).pow(2).mean().backward()
-    plain = in_blocks(api)
-    plain(x).pow(2).mean().backward()
-    assert close(gradients(api, model), gradients(api, plain))
-    return text, gradients(api, model)
+    return text, as_of_one_backward(api, model, x)
 
 
 @holds()
@@ -250,21 +238,16 @@ def in_low_precision(api: Any) -> Any:
 def no_sync_with_units_that_are_not_used(api: Any) -> Any:
     """A unit that only some of the backwards use keeps what these gave it."""
 
-    class Choosing(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.always, self.sometimes = nn.Linear(4, 4), nn.Linear(4, 4)
-            self.use = True
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.always(x)
-            return self.sometimes(x) if self.use else x
-
-    model = api.FSDP(Choosing(), auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
+    use = [True]
+    choosing = layers(
+        lambda m, x: m.sometimes(m.always(x)) if use[0] else m.always(x),
+        always=(4, 4),
+        sometimes=(4, 4),
+    )
+    model = api.FSDP(choosing, auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
     first, second = batches(2)
     accumulate(model, "s", [first])
-    model.module.use = False
+    use[0] = False
     accumulate(model, "s", [second])
     found = gradients(api, model)
     assert found["sometimes.weight"] is not None

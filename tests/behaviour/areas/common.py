@@ -94,6 +94,20 @@ def in_blocks(api: Any, model: nn.Module | None = None, **options: Any) -> Any:
     return api.FSDP(net() if model is None else model, **options)
 
 
+def blocks_by_hand(api: Any, model: Any = None, **options: Any) -> Any:
+    """A model that is no unit, of which each block is one."""
+    model = model or net()
+    for i, block in enumerate(model.blocks):
+        model.blocks[i] = api.FSDP(block, **options)
+    return model
+
+
+def state_of(api: Any, model: Any, kind: str, *configurations: Any) -> Any:
+    """A model's state dict of a type."""
+    with api.FSDP.state_dict_type(model, api.StateDictType[kind], *configurations):
+        return model.state_dict()
+
+
 def initial() -> Tensors:
     """The parameters of a model that was not trained."""
     return {name: p.detach() for name, p in net().named_parameters()}

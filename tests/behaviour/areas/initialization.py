@@ -10,8 +10,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from ..registry import holds
-from .common import Block, batches, cloned, close, error, full, in_blocks, net, said, train, tree
+from ..registry import each, holds
+from .common import (
+    Block,
+    batches,
+    cloned,
+    close,
+    error,
+    full,
+    in_blocks,
+    layers,
+    net,
+    said,
+    state_of,
+    train,
+    tree,
+)
 
 
 class Resetting(nn.Linear):
@@ -152,14 +166,6 @@ def meta_on_other_ranks(api: Any) -> Any:
 
 
 @holds()
-def a_function_must_be_callable(api: Any) -> Any:
-    """A `param_init_fn` that cannot be called is an error."""
-    text = error(lambda: api.FSDP(on_meta(), param_init_fn=42))
-    assert "to be callable" in text
-    return text
-
-
-@holds()
 def meta_without_reset_parameters(api: Any) -> Any:
     """A module on the meta device without `reset_parameters` is an error that names it."""
 
@@ -266,13 +272,6 @@ def a_mesh(api: Any) -> Any:
 
 
 @holds()
-def a_group_and_a_mesh(api: Any) -> Any:
-    """A group and a mesh together are an error."""
-    group, mesh = dist.new_group(), init_device_mesh("cpu", (2,))
-    return error(lambda: api.FSDP(net(), process_group=group, device_mesh=mesh))
-
-
-@holds()
 def hybrid_by_hand_needs_groups(api: Any) -> Any:
     """The hybrid strategies without a policy want a pair of groups or a mesh."""
     strategies = api.ShardingStrategy
@@ -284,22 +283,60 @@ def hybrid_by_hand_needs_groups(api: Any) -> Any:
     return texts
 
 
-@holds()
-def hybrid_with_one_group(api: Any) -> Any:
-    """The hybrid strategies refuse a single group."""
-    strategy = api.ShardingStrategy.HYBRID_SHARD
-    text = error(lambda: in_blocks(api, process_group=dist.group.WORLD, sharding_strategy=strategy))
-    assert "Expected process_group to be passed in" in text
+def scaled(api: Any) -> Any:
+    model = nn.Linear(2, 2)
+    model.factor = nn.Parameter(torch.tensor(1.0))
+    return api.FSDP(model)
+
+
+def a_group_and_a_mesh(api: Any) -> Any:
+    return api.FSDP(net(), process_group=dist.new_group(), device_mesh=flat_mesh())
+
+
+def flat_mesh() -> Any:
+    return init_device_mesh("cpu", (2,))
+
+
+def hybrid_blocks(api: Any, **options: Any) -> Any:
+    return in_blocks(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD, **options)
+
+
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "a_function_must_be_callable": (
+        "A `param_init_fn` that cannot be called is an error.",
+        lambda api: api.FSDP(on_meta(), param_init_fn=42), "to be callable",
+    ),
+    "a_group_and_a_mesh": ("A group and a mesh together are an error.", a_group_and_a_mesh, "device_mesh"),
+    "hybrid_with_one_group": (
+        "The hybrid strategies refuse a single group.",
+        lambda api: hybrid_blocks(api, process_group=dist.group.WORLD),
+        "Expected process_group to be passed in",
+    ),
+    "hybrid_with_a_flat_mesh": (
+        "The hybrid strategies refuse a mesh of one dimension.",
+        lambda api: hybrid_blocks(api, device_mesh=flat_mesh()), "ndim=2",
+    ),
+    "scalar_parameters": (
+        "A parameter without dimensions is refused, by its name.", scaled, "factor",
+    ),
+    "dtypes_of_one_unit": (
+        "Parameters of two dtypes in one unit are refused.",
+        lambda api: api.FSDP(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.bfloat16))), "dtype",
+    ),
+}  # fmt: skip
+
+
+@each(REFUSED)
+def refused(api: Any, construct: Any, words: str) -> Any:
+    text = error(lambda: construct(api))
+    assert words in text, text
     return text
 
 
 @holds()
-def hybrid_with_a_flat_mesh(api: Any) -> Any:
-    """The hybrid strategies refuse a mesh of one dimension."""
-    mesh, strategy = init_device_mesh("cpu", (2,)), api.ShardingStrategy.HYBRID_SHARD
-    text = error(lambda: in_blocks(api, device_mesh=mesh, sharding_strategy=strategy))
-    assert "ndim=2" in text
-    return text
+def the_wrong_kind_of_module(api: Any) -> Any:
+    """What is not a module cannot be wrapped."""
+    return error(lambda: api.FSDP(7)).split(":")[0]
 
 
 def two_by_two(api: Any, **options: Any) -> Any:
@@ -401,26 +438,6 @@ def requires_grad_is_kept(api: Any) -> Any:
 
 
 @holds()
-def scalar_parameters(api: Any) -> Any:
-    """A parameter without dimensions is refused, by its name."""
-
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(2, 2)
-            self.factor = nn.Parameter(torch.tensor(1.0))
-
-    return error(lambda: api.FSDP(Scaled()))
-
-
-@holds()
-def dtypes_of_one_unit(api: Any) -> Any:
-    """Parameters of two dtypes in one unit are refused."""
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).to(torch.bfloat16))
-    return error(lambda: api.FSDP(model))
-
-
-@holds()
 def dtypes_of_two_units(api: Any) -> Any:
     """Units of different dtypes can be in one model."""
 
@@ -452,17 +469,9 @@ def parameters_in_other_orders(api: Any) -> Any:
 def empty_parameters(api: Any) -> Any:
     """A parameter without elements does not disturb the others."""
 
-    class WithEmpty(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.layer = nn.Linear(4, 4)
-            self.none = nn.Parameter(torch.empty(0, 4))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x) + self.none.sum()
-
-    model = api.FSDP(WithEmpty(), use_orig_params=True)
+    empty = layers(lambda m, x: m.layer(x) + m.none.sum(), layer=(4, 4))
+    empty.none = nn.Parameter(torch.empty(0, 4))
+    model = api.FSDP(empty, use_orig_params=True)
     return train(model), full(api, model)
 
 
@@ -477,12 +486,6 @@ def options_that_must_agree(api: Any) -> Any:
         texts.append(error(lambda m=model: m(*batches(1))))
     assert texts[0].startswith("ValueError: Expects one homogeneous value for")
     return texts
-
-
-@holds()
-def the_wrong_kind_of_module(api: Any) -> Any:
-    """What is not a module cannot be wrapped."""
-    return error(lambda: api.FSDP(7)).split(":")[0]
 
 
 @holds()
@@ -536,8 +539,7 @@ def hybrid_shards(api: Any) -> Any:
     model = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
     train(model)
     types = api.StateDictType
-    with api.FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
-        state = model.state_dict()
+    state = state_of(api, model, "SHARDED_STATE_DICT")
     again = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
     with api.FSDP.state_dict_type(again, types.SHARDED_STATE_DICT):
         again.load_state_dict(state)

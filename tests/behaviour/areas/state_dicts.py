@@ -27,6 +27,7 @@ from .common import (
     Block,
     Tied,
     batches,
+    blocks_by_hand,
     cloned,
     close,
     enter,
@@ -34,8 +35,10 @@ from .common import (
     full,
     in_blocks,
     initial,
+    layers,
     net,
     said,
+    state_of,
     train,
 )
 
@@ -76,8 +79,7 @@ def full_type(api: Any) -> Any:
     """FULL_STATE_DICT is what the default is."""
     model = in_blocks(api)
     train(model)
-    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
-        state = model.state_dict()
+    state = state_of(api, model, "FULL_STATE_DICT")
     default = model.state_dict()
     assert all(torch.equal(state[name], default[name]) for name in state)
     return cloned(state)
@@ -103,8 +105,7 @@ def rank0_only(api: Any) -> Any:
     """`rank0_only` gives rank 0 everything and the others nothing."""
     model = in_blocks(api)
     config = api.FullStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT, config):
-        state = model.state_dict()
+    state = state_of(api, model, "FULL_STATE_DICT", config)
     assert (len(state) == 0) == (dist.get_rank() != 0)
     assert all(t.device.type == "cpu" for t in state.values())
     return dict(state)
@@ -113,12 +114,9 @@ def rank0_only(api: Any) -> Any:
 @holds()
 def rank0_only_below_a_plain_root(api: Any) -> Any:
     """`rank0_only` leaves what belongs to no unit on every rank."""
-    model = net()
-    for i, block in enumerate(model.blocks):
-        model.blocks[i] = api.FSDP(block)
+    model = blocks_by_hand(api)
     config = api.FullStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT, config):
-        state = model.state_dict()
+    state = state_of(api, model, "FULL_STATE_DICT", config)
     assert "stem.weight" in state
     return sorted(state)
 
@@ -332,19 +330,10 @@ def tied_parameters(api: Any) -> Any:
 def shared_modules(api: Any) -> Any:
     """A module that is registered twice in a unit, and a parameter that is, are there under both names."""
 
-    class Shared(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(1)
-            self.first = nn.Linear(4, 4)
-            self.second = self.first
-            self.one = nn.Parameter(torch.ones(3))
-            self.two = self.one
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.second(self.first(x))
-
-    state = api.FSDP(Shared()).state_dict()
+    shared = layers(lambda m, x: m.second(m.first(x)), first=(4, 4))
+    shared.second = shared.first
+    shared.one = shared.two = nn.Parameter(torch.ones(3))
+    state = api.FSDP(shared).state_dict()
     assert torch.equal(state["first.weight"], state["second.weight"])
     assert torch.equal(state["one"], state["two"])
     return cloned(state)
@@ -382,8 +371,7 @@ def sharded_type(api: Any) -> Any:
     """SHARDED_STATE_DICT has the same names and shapes, and loads."""
     model, again = in_blocks(api), other(api)
     train(model)
-    with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
-        state = model.state_dict()
+    state = state_of(api, model, "SHARDED_STATE_DICT")
     with api.FSDP.state_dict_type(again, api.StateDictType.SHARDED_STATE_DICT):
         result = again.load_state_dict(state)
     assert close(full(api, model), full(api, again))
@@ -397,9 +385,7 @@ def sharded_type(api: Any) -> Any:
 @holds()
 def sharded_type_below_a_plain_root(api: Any) -> Any:
     """SHARDED_STATE_DICT of a module that is no unit shards the units in it only."""
-    model = net()
-    for i, block in enumerate(model.blocks):
-        model.blocks[i] = api.FSDP(block)
+    model = blocks_by_hand(api)
     with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
         state = model.state_dict()
         model.load_state_dict(state)
@@ -413,8 +399,7 @@ def sharded_type_below_a_plain_root(api: Any) -> Any:
 def sharded_type_with_a_mesh(api: Any) -> Any:
     """With a device mesh the shards are DTensors."""
     model = in_blocks(api, device_mesh=init_device_mesh("cpu", (2,)))
-    with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
-        state = model.state_dict()
+    state = state_of(api, model, "SHARDED_STATE_DICT")
     wholes = {n: t.full_tensor() for n, t in state.items() if n != "scale"}
     assert close(wholes, full(api, model))
     found = {n: (type(t).__name__, str(getattr(t, "placements", ""))) for n, t in state.items()}

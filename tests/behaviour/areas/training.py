@@ -17,6 +17,7 @@ from ..registry import cannot, each, holds
 from .common import (
     Tied,
     batches,
+    blocks_by_hand,
     cloned,
     close,
     counted_collectives,
@@ -289,7 +290,7 @@ def inputs_changed_in_place(api: Any) -> Any:
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
         hidden = m.first(x)
         part = m.first(2 * x)[:, :]
-        return m.changing(hidden) + hidden + m.changing(part)
+        return m.changing(hidden) + hidden + m.changing(input=part)
 
     using = layers(forward, first=(4, 4))
     using.changing = Changing(4, 4)
@@ -718,9 +719,7 @@ def two_models(api: Any) -> Any:
 @holds()
 def units_under_a_plain_root(api: Any) -> Any:
     """Units train inside of a module that is none."""
-    model = net()
-    for i, block in enumerate(model.blocks):
-        model.blocks[i] = api.FSDP(block, use_orig_params=True)
+    model = blocks_by_hand(api, use_orig_params=True)
     optimizer = torch.optim.SGD(model.blocks.parameters(), lr=0.1)
     return train(model, optimizer), full(api, model)
 
@@ -817,7 +816,8 @@ def parameters_replaced(api: Any) -> Any:
 @holds()
 def data_of_another_shape(api: Any) -> Any:
     """An assignment of another shape to `.data` is an error, at the latest in the next forward."""
-    model = in_blocks(api)
+    # Each rank has a part of it: a rank without one would wait for the others, which have stopped.
+    model = api.FSDP(nn.Linear(4, 4, bias=False), use_orig_params=True)
     weight = next(model.parameters())
 
     def assign() -> None:

@@ -14,6 +14,7 @@ from .common import (
     Block,
     Tied,
     batches,
+    blocks_by_hand,
     clean,
     close,
     enter,
@@ -191,9 +192,7 @@ def one_unit(api: Any) -> Any:
 @holds()
 def a_root_that_is_no_unit(api: Any) -> Any:
     """All units below a module that is none are whole."""
-    model = net()
-    for i, block in enumerate(model.blocks):
-        model.blocks[i] = api.FSDP(block)
+    model = blocks_by_hand(api)
     with api.FSDP.summon_full_params(model):
         found = {name: p.detach().clone() for name, p in model.named_parameters()}
     assert close({clean(n): p for n, p in found.items()}, dict(net().named_parameters()))
@@ -403,9 +402,7 @@ def apply_sees_whole_parameters(api: Any) -> Any:
 @holds(in_place="there are no wrappers to visit")
 def apply_below_a_plain_root(api: Any) -> Any:
     """`apply` of a module that is no unit reaches the units in it."""
-    model = net()
-    for i, block in enumerate(model.blocks):
-        model.blocks[i] = api.FSDP(block)
+    model = blocks_by_hand(api)
     seen: list[str] = []
 
     @torch.no_grad()

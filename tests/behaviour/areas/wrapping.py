@@ -21,8 +21,10 @@ from .common import (
     error,
     full,
     in_blocks,
+    layers,
     net,
     said,
+    state_of,
     train,
     train_alone,
     tree,
@@ -382,11 +384,11 @@ def models_without_forward(api: Any) -> Any:
     """A model without a forward of its own can be wrapped."""
 
     class Bag(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 3)
+        pass
 
-    model = api.FSDP(Bag(), use_orig_params=True)
+    bag = Bag()
+    bag.layer = nn.Linear(3, 3)
+    model = api.FSDP(bag, use_orig_params=True)
     return tree(api, model), sorted(model.state_dict()), error(lambda: model(torch.ones(1, 3)))
 
 
@@ -506,16 +508,7 @@ def setting_attributes(api: Any) -> Any:
 def an_attribute_module_of_its_own(api: Any) -> Any:
     """A model that has an attribute `module` keeps it, one level below the unit's."""
 
-    class Holder(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.module(x)
-
-    torch.manual_seed(1)
-    holder = Holder()
+    holder = layers(lambda m, x: m.module(x), module=(4, 4))
     model = api.FSDP(holder, use_orig_params=True)
     assert model.module is holder
     assert model.module.module is holder.module
@@ -557,8 +550,7 @@ def models_of_torchs_fsdp1(api: Any) -> Any:
     """A model that a library wrapped with torch's FSDP1 is one, and the static methods work on it."""
     model = torch.distributed.fsdp.FullyShardedDataParallel(net(), use_orig_params=True)
     assert isinstance(model, api.FSDP)
-    with api.FSDP.state_dict_type(model, api.StateDictType.FULL_STATE_DICT):
-        state = model.state_dict()
+    state = state_of(api, model, "FULL_STATE_DICT")
     return issubclass(type(model), api.FSDP), list(state), full(api, model), train(model)
 
 
