@@ -12,9 +12,7 @@ from .programs import analysed
 
 HEAD = """\
 import torch
-from torch.distributed.fsdp import (
-    FullyShardedDataParallel as FSDP,
-)
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 """
 SCALER = [
