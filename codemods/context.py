@@ -213,10 +213,6 @@ class Context:
         """The edit that puts statements above a statement."""
         return text.insert_above(self.file, statement, code, self._layout)
 
-    def dedent(self, statement: ast.With) -> list[Edit]:
-        """The edits that put the body of a `with` in its place."""
-        return text.dedent_body(self.file, statement)
-
     def is_alone(self, statement: ast.stmt) -> bool:
         """Whether a statement has its lines to itself, so that others can take its place."""
         return text.is_alone(self.file, statement)

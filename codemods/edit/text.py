@@ -170,50 +170,6 @@ def comments_between(file: File, start: int, end: int) -> list[str]:
     return comments(file.text[start:end])
 
 
-def dedent_body(file: File, statement: ast.With) -> list[Edit]:
-    """Replaces a `with` statement by its body: removes the header and dedents the lines.
-
-    Lines inside of strings stay as they are.
-    """
-    first, last = statement.body[0], statement.body[-1]
-    header_start, body_start = file.span(statement)[0], file.span(first)[0]
-    if decorators := getattr(first, "decorator_list", ()):
-        body_start = file.text.rindex("@", header_start, file.span(decorators[0])[0])
-    outer, inner = indentation(file, statement), indentation(file, first)
-    kept = comments_between(file, header_start, body_start)
-    end_of_line = newline(file)
-    above = "".join(f"{comment}{end_of_line}{outer}" for comment in kept)
-    edits = [Edit(header_start, body_start, above)]
-    if file.text[line_start(file, first) : body_start].strip(" \t\f\r\n\\"):
-        return edits  # the body is on the last line of the header
-    inside = _lines_inside_strings(file, statement)
-    _, body_end = file.lines(last)
-    for number in range(first.lineno, len(file.line_starts) + 1):
-        start = file.line_starts[number - 1]
-        if start < body_start:
-            continue
-        if start >= body_end:
-            break
-        if number not in inside and file.text.startswith(inner, start):
-            edits.append(Edit(start + len(outer), start + len(inner), ""))
-    return edits
-
-
-def _lines_inside_strings(file: File, statement: ast.stmt) -> set[int]:
-    """The lines of a statement that begin inside a string."""
-    found: set[int] = set()
-    start, end = file.lines(statement)
-    opened: list[int] = []
-    for token in tokens(file.text[start:end]):
-        name = tokenize.tok_name[token.type]
-        if name.endswith("STRING_START"):
-            opened.append(token.start[0])
-        first = opened.pop() if name.endswith("STRING_END") else token.start[0]
-        if name == "STRING" or name.endswith("STRING_END"):
-            found.update(range(first + statement.lineno, token.end[0] + statement.lineno))
-    return found
-
-
 def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int | None) -> str:
     """Generated statements, indented as a statement is, and formatted by black unless `line_length` is None."""
     indent = indentation(file, statement)

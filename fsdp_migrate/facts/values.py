@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import External, Inner, Program
-from fsdp_migrate.facts.scopes import Assigned, Imported, Parameter
+from fsdp_migrate.facts.scopes import Assigned, Imported
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -140,23 +140,3 @@ def _branch(file: File, decision: ast.AST, node: ast.AST) -> str:
             if any(each in inside for each in (branch if isinstance(branch, list) else [branch])):
                 return name
     return ""
-
-
-def last_value(file: File, name: ast.expr, at: ast.AST) -> ast.expr | None:
-    """The value that a local name certainly has at a place: that of its last assignment, if no way to the place avoids it."""
-    found = file.variable(name, at)
-    if found is None or found.scope is not file.scope_of(at):
-        return None
-    if any(not isinstance(binding, Assigned | Parameter) for binding in found.bindings):
-        return None
-    line = getattr(at, "lineno", 0)
-    earlier = [binding for binding in found.assigned if binding.target.lineno < line]
-    is_repeated = any(isinstance(each, _LOOPS) for each in file.ancestors(at))
-    if not earlier or (is_repeated and len(earlier) < len(found.assigned)):
-        return None
-    last = max(earlier, key=lambda binding: binding.target.lineno)
-    statement = file.statement(last.target)
-    block = file.block(statement)
-    behind = block[block.index(statement) + 1 :] if statement in block else []
-    around = (file.statement(at), *file.ancestors(at))
-    return None if last.path or not any(node in behind for node in around) else last.value

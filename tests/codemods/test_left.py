@@ -91,25 +91,6 @@ for stage in stages:
     assert codes(tmp_path, program, "1.0") == {"FSDP302"}
 
 
-def test_a_method_that_is_called_on_a_sharded_model_sees_its_parameters(tmp_path: Path) -> None:
-    program = f"""{HEAD}
-class GPT(nn.Module):
-    def configure_optimizers(self):
-        named = {{n: p for n, p in self.named_parameters() if p.requires_grad}}
-        return [p for n, p in named.items() if p.dim() >= 2]
-
-    def count(self):
-        return [p for p in self.parameters() if p.dim() >= 2]
-
-
-model = FSDP(GPT())
-groups = model.configure_optimizers()
-"""
-    found = analysed(tmp_path, program)
-    assert found.codes("named.items()") == {"FSDP507"}
-    assert found.codes("self.parameters()") == {"FSDP507"}  # by whoever calls it
-
-
 def test_lists_that_are_kept_or_filled_are_followed(tmp_path: Path) -> None:
     program = f"""{HEAD}
 class Trainer:

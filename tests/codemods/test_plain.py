@@ -14,35 +14,6 @@ from fsdp_migrate.settings import Options
 from .programs import MODEL, TRAIN, analysed, is_plain
 
 
-def test_a_helper_that_nothing_calls_becomes_plain(tmp_path: Path) -> None:
-    """Nobody has to know which models it is given."""
-    text = """
-        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-
-        def build(model, Block):
-            policy = ModuleWrapPolicy({Block})
-            return FSDP(model, auto_wrap_policy=policy)
-    """
-    assert (
-        analysed(tmp_path, text).after["train.py"]
-        == """\
-from fsdp_migrate.runtime import like_fsdp1
-from torch.distributed.fsdp import fully_shard
-
-
-def build(model, Block):
-    with like_fsdp1(model):
-        for module in reversed(list(model.modules())):
-            if isinstance(module, Block):
-                fully_shard(module)
-        fully_shard(model)
-    return model
-"""
-    )
-
-
 @pytest.mark.parametrize("imported", [True, False])
 def test_a_model_on_meta_in_a_file_without_fsdp(imported: bool, tmp_path: Path) -> None:
     """The runtime gives it memory; what nothing connects with the constructor does not count."""

@@ -168,36 +168,6 @@ def test_keys_of_a_dictionary_that_is_unpacked(name: str, tmp_path: Path) -> Non
     assert ("limit_all_gathers" in said) == (name in DICTIONARIES)
 
 
-CONTEXT = """\
-import pkg
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, FullStateDictConfig, StateDictType
-
-def save(m, {others}):
-    model = FSDP(m)
-    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)):
-        state = model.state_dict()
-        {line}
-    pkg.write(state)
-"""
-OTHERS_WITH_STATES = ("opt", "sched", "scaler", "loader", "sampler")
-BESIDE = [
-    *((f"{name}.state_dict()", True) for name in OTHERS_WITH_STATES),
-    ("trainer.state_dict()", False),
-    ("print(model)", False),
-    *((f"pkg.save_{name}()", False) for name in ("model", "pretrained", "state", "checkpoint")),
-    ("pkg.state_dict()", False),
-    ("pkg.save_notes()", True),
-    ("eval(text)", False),
-]
-
-
-@pytest.mark.parametrize(("line", "goes"), BESIDE, ids=[line for line, _ in BESIDE])
-def test_what_may_be_beside_a_state_dict(line: str, goes: bool, tmp_path: Path) -> None:
-    others = ", ".join([*OTHERS_WITH_STATES, "trainer"])
-    program = analysed(tmp_path, CONTEXT.format(line=line, others=others))
-    assert ("state_dict_type" not in program.after["train.py"]) == goes
-
-
 STRATEGY = """\
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy

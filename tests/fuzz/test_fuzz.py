@@ -200,32 +200,6 @@ def test_what_random_programs_found(text: str, form: str) -> None:
     assert wrong(text.encode(), form) == []
 
 
-@pytest.mark.parametrize(("given", "becomes"), [("", True), (", mesh=mesh", False)])
-def test_a_mesh_that_a_former_run_made_may_have_another_first_rank(
-    given: str, becomes: bool
-) -> None:
-    full = (
-        "StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True, offload_to_cpu=True)"
-    )
-    text = (
-        "from torch.distributed.fsdp import FSDPModule, FullStateDictConfig, fully_shard\n"
-        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType\n"
-        f"fully_shard(model{given})\nwith FSDP.state_dict_type(model, {full}):\n    state = model.state_dict()\n"
-    )
-    assert ("get_model_state_dict" in run(text).after) == becomes
-
-
-def test_a_long_call_behind_a_header_whose_last_line_is_left_of_it() -> None:
-    name = "long" * 15
-    text = (
-        f"from torch.distributed.fsdp import FullStateDictConfig, StateDictType\n{FSDP}if x:\n"
-        f"    with FSDP.state_dict_type(self.{name},\n  StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True)): "
-        f"sd = self.{name}.state_dict(); y = 1\n"
-    )
-    assert wrong(text.encode(), "auto") == []
-    assert "    sd = get_model_state_dict(\n        self." in run(text).after
-
-
 @pytest.mark.parametrize("space", ["\r", "\f", "\t", "  \\\r\r"])
 def test_comments_in_a_call_with_lone_carriage_returns(space: str) -> None:
     """A C tokenizer raises there since Python 3.12."""
