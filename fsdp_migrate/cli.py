@@ -186,6 +186,16 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
 @cli.command()
 @_shared
 @click.option("--bridge", is_flag=True, help="Also list what is already on the bridge.")
+@click.option(
+    "--baseline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Leave out the findings listed in this file.",
+)
+@click.option(
+    "--write-baseline",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all current findings to this file, for --baseline, and exit 0.",
+)
 @click.pass_context
 def check(ctx: click.Context, /, **arguments: Any) -> None:
     """List each use of torch's FSDP1, and how it is handled.

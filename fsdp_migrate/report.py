@@ -33,6 +33,7 @@ class Report:
         on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
         vendored: the folders with a copy of the runtime that the files import.
         wrote: whether the changes are in the files.
+        known: how many findings the baseline left out.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -43,6 +44,7 @@ class Report:
     on_bridge: bool = False
     vendored: list[Path] = field(default_factory=list)
     wrote: bool = False
+    known: int = 0
     seconds: float = 0.0
 
     @property

@@ -10,7 +10,7 @@ import click
 from fsdp_migrate.discover import discover
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.report import Report
-from fsdp_migrate.settings import Options, load_settings
+from fsdp_migrate.settings import Options, Settings, load_settings
 from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import Stream, with_progress, write_bytes, write_text
 
@@ -25,6 +25,8 @@ class Request(Options):
     report: Path | None = None
     diff: bool = False
     check: bool = False
+    baseline: Path | None = None
+    write_baseline: Path | None = None
     allow_dirty: bool = False
 
     @property
@@ -45,10 +47,9 @@ def run(request: Request) -> int:
     _known_codes(request.select, "--select")
     _known_codes(request.ignore, "--ignore")
     select, ignore = request.select or settings.select, request.ignore | settings.ignore
-    from fsdp_migrate.engine import analyse
-
-    found = discover(paths, settings.exclude + request.exclude, settings.root)
-    report = analyse(found, replace(request, select=select, ignore=ignore), with_progress)
+    report = _analyse(replace(request, select=select, ignore=ignore), paths, settings)
+    if request.write_baseline:
+        return _begin(request.write_baseline, report)
     written = not request.writes or _write(request, report)
     _show(request, report, written)
     if request.report:
@@ -66,6 +67,19 @@ def _known_codes(codes: frozenset[str], source: str) -> None:
         for code in sorted(codes):
             if rule_for(code) is None:
                 raise click.ClickException(f"{source}: {unknown(code)}")
+
+
+def _analyse(request: Request, paths: list[Path], settings: Settings) -> Report:
+    from fsdp_migrate.engine import analyse
+
+    found = discover(paths, settings.exclude + request.exclude, settings.root)
+    report = analyse(found, request, with_progress)
+    baseline = request.baseline or settings.baseline
+    if request.only_checks and baseline and not request.write_baseline:
+        from fsdp_migrate.baseline import pass_known
+
+        pass_known(baseline, report)
+    return report
 
 
 def _write(request: Request, report: Report) -> bool:
@@ -108,6 +122,17 @@ def _say(request: Request, report: Report, written: bool, stream: Stream) -> Non
         lines += (f"Next: {what}: `{command}`" for what, command in steps)
     for line in lines:
         write_text(line, stream)
+
+
+def _begin(baseline: Path, report: Report) -> int:
+    """Writes a baseline of what is found."""
+    for line in text.render_problems(report.errors):
+        write_text(line, "stderr")
+    from fsdp_migrate.baseline import write_baseline
+
+    write_baseline(baseline, report)
+    write_text(f"{len(report.findings)} findings are in the baseline {baseline}.")
+    return USAGE if report.errors else DONE
 
 
 def _save(request: Request, file: Path, report: Report) -> None:

@@ -13,6 +13,7 @@ from fsdp_migrate.exit_codes import Unusable
 
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
+KEYS = (*LISTS, "baseline")
 LINE_LENGTH = 88  # black's and ruff's default
 FORMS = {
     "auto": "fully_shard on the model's own modules, with one line, like_fsdp1, that keeps FSDP1's behaviour",
@@ -52,6 +53,7 @@ class Settings:
     exclude: tuple[str, ...] = ()
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
+    baseline: Path | None = None
 
 
 def load_settings(paths: Sequence[Path]) -> Settings:
@@ -117,19 +119,23 @@ def _read_table(file: Path) -> dict[str, object] | None:
 
 
 def _checked(file: Path, table: dict[str, object]) -> Settings:
-    unknown = sorted(set(table) - set(LISTS))
+    unknown = sorted(set(table) - set(KEYS))
     if unknown:
         names = ", ".join(unknown)
-        raise Unusable(f"{file}: unknown key in {TABLE}: {names} (known: {', '.join(LISTS)})")
+        raise Unusable(f"{file}: unknown key in {TABLE}: {names} (known: {', '.join(KEYS)})")
     lists: dict[str, list[str]] = {}
     for key in LISTS:
         value = table.get(key, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise Unusable(f"{file}: {key} in {TABLE} must be a list of strings")
         lists[key] = value
+    baseline = table.get("baseline")
+    if not isinstance(baseline, str | None):
+        raise Unusable(f"{file}: baseline in {TABLE} must be a string")
     return Settings(
         root=file.parent,
         exclude=tuple(lists["exclude"]),
         select=split_codes(lists["select"]),
         ignore=split_codes(lists["ignore"]),
+        baseline=file.parent / baseline if baseline else None,
     )

@@ -26,7 +26,7 @@ def render_json(report: Report) -> str:
             "candidates": report.candidates,
             "findings": len(report.findings),
             **report.count(),
-            "baseline": 0,  # findings that another release left out
+            "baseline": report.known,
             "seconds": round(report.seconds, 3),
         },
     }

@@ -53,9 +53,10 @@ ASSUMPTION = "FSDP003"  # in torch's form, what a constructor assumes
 
 def summary(report: Report) -> str:
     """How many constructs were found and how they are handled, in one sentence."""
+    known = f" {_number(report.known, 'finding')} more in the baseline." if report.known else ""
     if not report.findings:
         read = "what could be read" if report.errors else _number(report.files, "file")
-        return f"No FSDP1 of torch in {read}."
+        return f"No {'new ' if known else ''}FSDP1 of torch in {read}.{known}"
     files = len({finding.path for finding in report.findings})
     assumed = sum(finding.code == ASSUMPTION for finding in report.findings)
     found = (
@@ -65,7 +66,7 @@ def summary(report: Report) -> str:
     plain = f"{rewritten - assumed} made plain"
     if assumed:
         plain += f" under {_number(assumed, 'assumption')} (--check lists them)"
-    return f"{found}: {plain}, {runtime} served by the runtime, {manual} by hand."
+    return f"{found}: {plain}, {runtime} served by the runtime, {manual} by hand.{known}"
 
 
 def next_steps(report: Report, paths: Sequence[str]) -> list[tuple[str, str]]:
