@@ -59,7 +59,10 @@ def resharded(module: nn.Module) -> nn.Module:
 
 def parameter_groups(unit: FSDPModule) -> list[Any]:
     """What FSDP2 gathers and reduces together; a unit without parameters has none."""
-    state = unit._get_fsdp_state()
+    return _groups_of(unit._get_fsdp_state())
+
+
+def _groups_of(state: Any) -> list[Any]:
     if hasattr(state, "_fsdp_param_groups"):  # torch >= 2.12
         return list(state._fsdp_param_groups)
     group = getattr(state, "_fsdp_param_group", None)
@@ -177,8 +180,9 @@ def post_forward(unit: Any, args: tuple[Any, ...], output: Any, shows_sharded: b
         return output
     _hook_dataclasses(state, output)
     if shows_sharded and state._state_ctx.iter_forward_root is None:
-        for below in units_of(unit):
-            for group in parameter_groups(below):
+        below = (each._get_fsdp_state() for each in units_of(unit))
+        for each in state._state_ctx.all_states if state._is_root else below:
+            for group in _groups_of(each):
                 show_sharded(group)
     return output
 
