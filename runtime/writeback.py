@@ -57,19 +57,20 @@ def _replaced(unit: Any) -> Iterator[tuple[Any, nn.Parameter]]:
 
     Raises NotImplementedError if only some of the names of a shared parameter have it.
     """
-    for parameter in [
-        each for group in torch_private.parameter_groups(unit) for each in group.fsdp_params
-    ]:
-        info = parameter._module_info
-        names = [info.param_name, *info.shared_param_names]
-        owners = [info.module, *info.shared_modules]
-        held = [o._parameters.get(name) for o, name in zip(owners, names, strict=True)]
-        own = {id(getattr(parameter, name, None)) for name in _FORMS}
-        if all(not isinstance(each, nn.Parameter) or id(each) in own for each in held):
-            continue
-        if any(each is not held[0] for each in held):
-            raise NotImplementedError("Changing shared parameters is not supported yet")
-        yield parameter, held[0]
+    for group in torch_private.parameter_groups(unit):
+        for parameter in group.fsdp_params:
+            info = parameter._module_info
+            first = info.module._parameters.get(info.param_name)
+            if first is parameter.sharded_param and not info.shared_modules:
+                continue  # as in nearly every step
+            shared = zip(info.shared_modules, info.shared_param_names, strict=True)
+            held = [first, *(owner._parameters.get(name) for owner, name in shared)]
+            own = {id(getattr(parameter, name, None)) for name in _FORMS}
+            if all(not isinstance(each, nn.Parameter) or id(each) in own for each in held):
+                continue
+            if any(each is not first for each in held):
+                raise NotImplementedError("Changing shared parameters is not supported yet")
+            yield parameter, first
 
 
 _FORMS = ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
