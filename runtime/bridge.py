@@ -21,7 +21,7 @@ from .gradients import reduce_as_fsdp1
 from .interface import Interface
 from .materialize import own_modules
 from .older_optimizers import replace_parameters
-from .patches import install, watch_norms
+from .patches import install
 from .refusals import PRIVATE_PARTS, PrivatePart
 from .running import Unit, run_gathered
 from .state_dict_types import PREFIX, leave_out_of_state_dicts
@@ -113,7 +113,6 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
         module = arguments.module
         self._fsdp_wrapped_module = module
         install()
-        watch_norms()
         if isinstance(module, (nn.ModuleList, nn.ModuleDict)):
             warn_of_container(module)
         options = ready_to_shard(module, arguments)

@@ -53,7 +53,7 @@ _PACKAGE = __name__.rpartition(".")[0]
 
 
 def of_norm(gradients: Any) -> None:
-    """Before torch's ``clip_grad_norm_`` takes the norm of the bridge's gradients."""
+    """Before torch's ``clip_grad_norm_`` takes the norm of a sharded model's gradients."""
     if any(isinstance(each, DTensor) for each in gradients):
         say(
             "FSDP302",

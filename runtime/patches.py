@@ -23,8 +23,12 @@ from .quirks import record_of_parameter
 
 @cache
 def install() -> None:
-    """Makes ``p.data = x`` write to shards, and follows optimizers; importing the runtime changes nothing."""
+    """Makes ``p.data = x`` write to shards, follows optimizers, and warns where torch clips by another norm than under FSDP1.
+
+    Importing the runtime changes nothing.
+    """
     own, add = torch.Tensor.data, Optimizer.add_param_group
+    total_norm = clip_grad._get_total_norm
 
     def set_data(tensor: DTensor, value: torch.Tensor) -> None:
         # torch replaces the metadata of the outer tensor and leaves its shard as it is, without an error.
@@ -36,8 +40,14 @@ def install() -> None:
             before_param_group(self, param_group)
         add(self, param_group)
 
+    def get_total_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        of_norm(tensors)
+        return total_norm(tensors, *args, **kwargs)
+
     DTensor.data = property(own.__get__, set_data)  # type: ignore[assignment,attr-defined]
     Optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
+    clip_grad._get_total_norm = get_total_norm
     follow_all()
     register_optimizer_step_pre_hook(_before_step)
     handlers = getattr(DTensor._op_dispatcher, "_custom_op_handlers", {})
@@ -52,19 +62,6 @@ _COLLECTIVES = (
     "allgather_ _allgather_base_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_ "
     "reduce_scatter_tensor_coalesced_"
 )
-
-
-@cache
-def watch_norms() -> None:
-    """Warns where the bridge's gradients are clipped by torch's ``clip_grad_norm_``, under whatever name."""
-    own = clip_grad._get_total_norm
-
-    def get_total_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        of_norm(tensors)
-        return own(tensors, *args, **kwargs)
-
-    clip_grad._get_total_norm = get_total_norm
 
 
 def _assign(tensor: DTensor, value: torch.Tensor) -> bool:

@@ -51,7 +51,8 @@ def find(context: Context) -> Iterator[Found]:
                 continue
             if edit := _by_torch(context, attribute):
                 message = (
-                    "becomes torch.nn.utils.clip_grad_norm_, which takes the norm over all shards"
+                    "becomes torch.nn.utils.clip_grad_norm_, which takes the norm over all shards, "
+                    "in the gradients' dtype where FSDP1 took it in float32"
                 )
                 edits = lambda edit=edit: [edit]  # noqa: E731
                 yield Found(rule, attribute, Action.REWRITE, message, edits=edits)
@@ -106,9 +107,9 @@ def _by_runtime(context: Context, attribute: ast.Attribute) -> Edit | None:
 
 
 def _by_torch(context: Context, attribute: ast.Attribute) -> Edit | None:
-    """The edit that puts torch's function in the place of `model.clip_grad_norm_(...)`; None where that is not the same."""
+    """The edit that puts torch's function in the place of `model.clip_grad_norm_(...)`; None where that is another norm."""
     call = _call(context, attribute) if attribute.attr == "clip_grad_norm_" else None
-    if call is None or not context.plain or not _torch_will_do(context, call):
+    if call is None or context.form != "torch" or not _torch_will_do(context, call):
         return None
     return _clip(
         context, attribute, call, f"{_TORCH}({context.source(attribute.value)}.parameters()"
@@ -122,7 +123,7 @@ def _clip(context: Context, attribute: ast.Attribute, call: ast.Call, begins: st
 
 
 def _torch_will_do(context: Context, call: ast.Call) -> bool:
-    """Whether torch's function does the same: result unused, a finite norm, all reduced, all parameters DTensors."""
+    """Whether torch's function clips by the same norm: result unused, a finite norm, all reduced, all parameters DTensors."""
     if not isinstance(context.file.parents[call], ast.Expr):
         return False
     norm = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "norm_type")]

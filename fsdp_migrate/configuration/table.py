@@ -51,6 +51,8 @@ LOCAL = (
     "LOCAL_STATE_DICT has no FSDP2 form: write SHARDED_STATE_DICT or FULL_STATE_DICT, and run again"
 )
 STRATEGY = "write reshard_after_forward true for FULL_SHARD, false for SHARD_GRAD_OP, and version 2"
+# An older Accelerate passes over the one in silence, and refuses a file with the other.
+SINCE = "Accelerate knows it since 1.6, and parallelism_config since 1.10"
 SIZES = "dp_replicate_size is the number of nodes, dp_shard_size that of devices in a node"
 MESHES = {
     ACCELERATE: f"needs num_machines and num_processes, or version 2 and a parallelism_config: {SIZES}",

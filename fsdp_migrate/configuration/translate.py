@@ -113,7 +113,10 @@ class _Translation:
             self.say(Replace(entry, entry.key, 2), "becomes version 2")
         elif self.code == table.AXOLOTL:
             before = self.section.entry or self.home.get("fsdp")
-            self.say(Add(self.home, {"fsdp_version": 2}, before), "gets fsdp_version 2 beside it")
+            self.say(
+                Add(self.home, {"fsdp_version": 2}, before),
+                f"gets fsdp_version 2 beside it, {table.SINCE}",
+            )
         else:
             self.added["fsdp_version" if self.code == table.PLUGIN else f"{self.prefix}version"] = 2
 
@@ -226,6 +229,8 @@ class _Translation:
         if not self.added:
             return
         message = "gets " + ", ".join(f"{key} {_shown(value)}" for key, value in self.added.items())
+        if any(key.endswith("version") for key in self.added):
+            message += f"; {table.SINCE}"
         change: Change = Add(self.settings, self.added)
         if not self.settings.entries and self.section.entry is not None:
             change = Replace(self.section.entry, "fsdp_config", self.added)

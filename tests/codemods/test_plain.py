@@ -46,7 +46,7 @@ def train(model: FSDPModule, optimizer):
     assert isinstance(model, FSDPModule)
     with model.no_sync():
         model(1).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    model.clip_grad_norm_(1.0)
     with summon_full_params(model):
         print(model.module)
 """,

@@ -55,8 +55,9 @@ def texts(call: Callable[[], Any]) -> list[warnings.WarningMessage]:
     return [each for each in caught if each.category is ChangedFromFSDP1]
 
 
-def test_torchs_clipping_on_the_bridge() -> None:
-    model = bridge()
+@pytest.mark.parametrize("sharded", [bridge, in_place])
+def test_torchs_clipping(sharded: Callable[[], Any]) -> None:
+    model = sharded()
     trained(model)
 
     def clip_twice() -> None:
