@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
@@ -38,6 +39,8 @@ _ANSWERED = {
     "_fsdp_wrapped_module": (MODULE, "unwrap", _UNWRAP),
 }
 _TORCH = "torch.nn.utils.clip_grad_norm_"
+# What has methods of these names beside models: Accelerate's and Lightning's objects, and `nn.utils`.
+_NO_MODELS = ("self", "accelerator", "fabric", "utils")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 # Of these parameters some are no DTensors, or on the CPU: torch's function refuses them.
 _MIXED = ("CPUOffload", "cpu_offload", "ignored_modules", "ignored_states", "ignored_parameters")
@@ -76,10 +79,9 @@ def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a method may be FSDP1's. In torch's form any of two is that no other name means: the runtime's functions call the
     method of what is no sharded model."""
     is_method = attribute.attr in ("clip_grad_norm_", "no_sync")
-    if context.form != "torch" or not context.references or not is_method:
+    if context.form != "torch" or not is_method:
         return context.can_be_model(attribute.value)
-    is_self = getattr(attribute.value, "id", "") == "self"
-    return not is_self and not context.dotted(attribute)
+    return last_name(attribute.value) not in _NO_MODELS and not context.dotted(attribute)
 
 
 def _call(context: Context, attribute: ast.Attribute) -> ast.Call | None:
