@@ -33,11 +33,9 @@ SHARED = (
 CHOSEN = {
     "ema-in-place",
     "rates-by-names",
-    "engine-of-files",
     "clamped",
     "trainer-alone",
     "models-in-a-dataclass",
-    "both-versions",
 }
 
 # What differs after the migration, and the rule that reports it. FSDP1 showed the program its shards where FSDP2 shows
