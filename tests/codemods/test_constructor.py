@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from textwrap import indent
 
 import pytest
 
@@ -167,21 +168,14 @@ def behind(text: str) -> str:
     return made + "\n"
 
 
+@pytest.mark.parametrize("form", ["auto", "torch"])
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_value_that_the_file_shows(name: str) -> None:
+def test_a_value_that_the_file_shows(name: str, form: str) -> None:
     call, code = SHOWN[name]
-    _, after = analyse(f"{HEAD}model = {call}\n")
-    inside = "\n".join(f"    {line}" for line in code.splitlines())
-    assert behind(after) == ast.unparse(ast.parse(f"with like_fsdp1(model):\n{inside}")) + "\n"
-    assert "units" not in after
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_the_torch_form_is_the_same_without_like_fsdp1(name: str) -> None:
-    call, code = SHOWN[name]
-    _, after = analyse(f"{HEAD}model = {call}\n", "torch")
+    _, after = analyse(f"{HEAD}model = {call}\n", form)
+    if form == "auto":
+        code = "with like_fsdp1(model):\n" + indent(code, "    ")
     assert behind(after) == ast.unparse(ast.parse(code)) + "\n"
-    assert "like_fsdp1" not in after
 
 
 @pytest.mark.parametrize("name", ABOVE)
