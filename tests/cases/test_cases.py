@@ -30,15 +30,7 @@ SHARED = (
 )  # the model and the data of those that have none of their own
 
 # One of a kind each; the others are for `make thorough`.
-CHOSEN = {
-    "ema-in-place",
-    "rates-by-names",
-    "engine-of-files",
-    "clamped",
-    "trainer-alone",
-    "models-in-a-dataclass",
-    "both-versions",
-}
+CHOSEN = {"ema-in-place", "rates-by-names", "clamped", "trainer-alone", "models-in-a-dataclass"}
 
 # What differs after the migration, and the rule that reports it. FSDP1 showed the program its shards where FSDP2 shows
 # parameters whole: one clips by the norm over all ranks and not by each rank's own, one takes the norm of each parameter,

@@ -32,38 +32,30 @@ def test_every_private_part_that_the_bridge_refuses_is_found_before_it_runs() ->
 
 
 @pytest.mark.parametrize(
-    "taken",
+    ("taken", "found"),
     [
-        "for p in model.parameters():",
-        "for name, p in model.named_parameters():",
-        "for i, p in enumerate(model.parameters()):",
-        "for p, q in zip(model.parameters(), other):",
-        "for i, (name, p) in enumerate(model.named_parameters()):",
-        "for p in list(filter(lambda p: p.requires_grad, model.parameters())):",
-        "for name, p in dict(model.named_parameters()).items():",
-        "for p in {n: q for n, q in model.named_parameters()}.values():",
-        "for p in [q for q in model.parameters() if q.requires_grad]:",
-        "for p in sorted(model.parameters(), key=id):",
+        ("for p in model.parameters():", {"FSDP507"}),
+        ("for name, p in model.named_parameters():", {"FSDP507"}),
+        ("for i, p in enumerate(model.parameters()):", {"FSDP507"}),
+        ("for p, q in zip(model.parameters(), other):", {"FSDP507"}),
+        ("for i, (name, p) in enumerate(model.named_parameters()):", {"FSDP507"}),
+        ("for p in list(filter(lambda p: p.requires_grad, model.parameters())):", {"FSDP507"}),
+        ("for name, p in dict(model.named_parameters()).items():", {"FSDP507"}),
+        ("for p in {n: q for n, q in model.named_parameters()}.values():", {"FSDP507"}),
+        ("for p in [q for q in model.parameters() if q.requires_grad]:", {"FSDP507"}),
+        ("for p in sorted(model.parameters(), key=id):", {"FSDP507"}),
+        ("for p in critic.parameters():", set()),
+        ("for name, p in critic.named_parameters():", set()),
+        ("for q, p in zip(model.parameters(), critic.parameters()):", set()),
+        ("for p in model.buffers():", set()),
+        ("for p in [loss, metric]:", set()),
     ],
 )
-def test_parameters_are_known_however_they_are_taken(taken: str, tmp_path: Path) -> None:
+def test_parameters_are_known_however_they_are_taken(
+    taken: str, found: set[str], tmp_path: Path
+) -> None:
     program = f"{SHARDED}{taken}\n    total += p.grad.norm()\n"
-    assert codes(tmp_path, program, "total") == {"FSDP507"}
-
-
-@pytest.mark.parametrize(
-    "taken",
-    [
-        "for p in critic.parameters():",
-        "for name, p in critic.named_parameters():",
-        "for q, p in zip(model.parameters(), critic.parameters()):",
-        "for p in model.buffers():",
-        "for p in [loss, metric]:",
-    ],
-)
-def test_other_tensors_are_left_alone(taken: str, tmp_path: Path) -> None:
-    program = f"{SHARDED}{taken}\n    total += p.grad.norm()\n"
-    assert codes(tmp_path, program, "total") == set()
+    assert codes(tmp_path, program, "total") == found
 
 
 def test_the_model_of_the_other_branch_is_left_alone(tmp_path: Path) -> None:

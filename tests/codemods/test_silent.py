@@ -36,16 +36,8 @@ HITS = {
         "def run(model):\n    return dict(model.named_parameters())['_fsdp_wrapped_module.head.weight']\n",
         "looks for the wrapper in names",
     ),
-    "a part of a name": (
-        "def run(model):\n    return sum('_fsdp_wrapped_module' in n for n in model.state_dict())\n",
-        "looks for the wrapper in names",
-    ),
     "the name of the class": (
         "def run(model):\n    return type(model).__name__ == 'FullyShardedDataParallel'\n",
-        "asks for the wrapper's class by its name",
-    ),
-    "the short name of the class": (
-        "def run(model):\n    return 'FSDP' in str(model.__class__)\n",
         "asks for the wrapper's class by its name",
     ),
     "the class of a module": (
@@ -55,10 +47,6 @@ HITS = {
     "the class of a module, among several": (
         "def run(model):\n    return [m for m in model.modules() if type(m) in (nn.ReLU, Block)]\n",
         "compares a class with Block, ReLU",
-    ),
-    "the class of a module by its attribute": (
-        "def run(model):\n    return [m for m in model.modules() if m.__class__ is not Block]\n",
-        "compares a class with Block",
     ),
     "the first child": (
         "def run(model):\n    return list(model.children())[0]\n",
@@ -74,9 +62,6 @@ TWINS = {
     "a prefix that is taken off": (
         "def run(model):\n    return [n.replace('_fsdp_wrapped_module.', '') for n, _ in model.named_parameters()]\n"
     ),
-    "a prefix that is taken off by removeprefix": (
-        "def run(model):\n    return [n.removeprefix('_fsdp_wrapped_module.') for n in model.state_dict()]\n"
-    ),
     "a prefix that is taken off by a pattern": (
         "import re\n\n\ndef run(model):\n"
         "    return [re.sub(r'_fsdp_wrapped_module\\.', '', n) for n in model.state_dict()]\n"
@@ -88,9 +73,6 @@ TWINS = {
     "an attribute that may be missing": (
         "def run(model):\n    return getattr(model, '_fsdp_wrapped_module', model)\n"
     ),
-    "an attribute that is asked for": (
-        "def run(model):\n    return hasattr(model, '_fsdp_wrapped_module')\n"
-    ),
     "a list with and without the wrapper": (
         "HEADS = ['head', '_fsdp_wrapped_module.head']\n\n\n"
         "def run(model):\n    return [n for n in model.state_dict() if n in HEADS]\n"
@@ -100,26 +82,15 @@ TWINS = {
     "the class of a parameter": (
         "def run(model):\n    return [p for p in model.parameters() if type(p) == nn.Parameter]\n"
     ),
-    "the class of a processor": "def run(processor):\n    return type(processor) == Processor\n\n\nclass Processor: ...\n",
-    "the class of a data set": (
-        "from torch.utils.data import Dataset\n\n\nclass Rows(Dataset): ...\n\n\n"
-        "def run(rows):\n    return type(rows) is Rows\n"
-    ),
     "the class of a configuration": (
         "from dataclasses import dataclass\n\n\n@dataclass\nclass Config:\n    a: int\n\n\n"
         "def run(c):\n    return type(c) == Config\n"
     ),
-    "the class of an optimizer": (
-        "def run(optimizer):\n    return type(optimizer) == torch.optim.AdamW\n"
-    ),
     "the class of a number": "def run(x):\n    return type(x) == int or x.__class__ is float\n",
-    "isinstance": "def run(model):\n    return [m for m in model.modules() if isinstance(m, Block)]\n",
     "a class that is no unit": (
         "def run(model):\n    return [m for m in model.modules() if type(m) == nn.LayerNorm]\n"
     ),
-    "children of something else": "def run(model):\n    return list(tree.children())[0]\n",
     "children that are walked": "def run(model):\n    for name, child in model.named_children():\n        print(name)\n",
-    "children in a comprehension": "def run(model):\n    return [child for child in model.children()]\n",
 }
 
 

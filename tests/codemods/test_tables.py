@@ -106,12 +106,9 @@ def test_functions_of_optimizers_exist() -> None:
 HEAD = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
 DICTIONARIES = {
     "a display": 'FSDP(m, **{"limit_all_gathers": True})\n',
-    "a call of dict": "FSDP(m, **dict(limit_all_gathers=True))\n",
-    "an inner one": 'FSDP(m, **{**{"limit_all_gathers": True}})\n',
     "the right of two": 'o = other | {"limit_all_gathers": True}\nFSDP(m, **o)\n',
     "a key that is stored": 'o = {}\no["limit_all_gathers"] = True\nFSDP(m, **o)\n',
     "an update by keyword": "o = {}\no.update(limit_all_gathers=True)\nFSDP(m, **o)\n",
-    "an update": 'o = {}\no.update({"limit_all_gathers": True})\nFSDP(m, **o)\n',
     "an attribute": """\
 class A:
     def __init__(self):
@@ -120,37 +117,12 @@ class A:
     def wrap(self, m):
         return FSDP(m, **self.o)
 """,
-    "an attribute of the class": """\
-class A:
-    o = {"limit_all_gathers": True}
-
-    @classmethod
-    def wrap(cls, m):
-        return FSDP(m, **cls.o)
-""",
 }
 OTHERS = {
     "another name": 'o = {}\nother = {"limit_all_gathers": True}\nFSDP(m, **o)\n',
-    "another scope": """\
-def f():
-    o = {"limit_all_gathers": True}
-
-o = {}
-FSDP(m, **o)
-""",
     "an update that is handed on": "o = {}\nf(o.update, limit_all_gathers=True)\nFSDP(m, **o)\n",
-    "a key that is read": 'o = {}\ny = o["limit_all_gathers"]\nFSDP(m, **o)\n',
     "a key that is computed": "o = {}\no[limit_all_gathers] = True\nFSDP(m, **o)\n",
     "a choice": 'FSDP(m, **(a or {"limit_all_gathers": True}))\n',
-    "another class": """\
-class A:
-    def __init__(self):
-        self.o = {"limit_all_gathers": True}
-
-class B:
-    def wrap(self, m):
-        return FSDP(m, **self.o)
-""",
     "another object": """\
 class A:
     o = {"limit_all_gathers": True}

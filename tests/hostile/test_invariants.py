@@ -12,14 +12,9 @@ CTX = f"{FSDP}from torch.distributed.fsdp import FullStateDictConfig, StateDictT
 
 PROGRAMS = {
     # the H-list
-    "**kwargs in the call": f"{FSDP}model = FSDP(model, **options)\n",
-    "*args in the call": f"{FSDP}model = FSDP(*everything)\n",
     "*args between arguments": f"{FSDP}model = FSDP(model, *rest, sharding_strategy=s)\n",
-    "argument already in the new form": f"{FSDP}model = FSDP(model, mesh=mesh)\n",
-    "arguments in parentheses": f"{FSDP}model = FSDP((model), use_orig_params=(True))\n",
     "comment inside empty parentheses": f"{FSDP}model = FSDP(model)\nwith model.no_sync(  # none\n):\n    pass\n",
     "call with nothing but a comment": f"{FSDP}model = FSDP(\n    # nothing\n)\n",
-    "trailing comma": f"{FSDP}model = FSDP(model, use_orig_params=True,)\n",
     "a comment at every argument": f"""{POLICY}
 model = FSDP(  # open
     # before model
@@ -34,81 +29,37 @@ model = FSDP(  # open
 )  # close
 # below
 """,
-    "implicit string concatenation": f"{FSDP}model = FSDP(build('a' 'b'), device_id=torch.device('cuda' ':0'))\n",
-    "conditional expression as model": f"{POLICY}model = FSDP(a if x else b, auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n",
-    "conditional expression as value": f"{POLICY}model = FSDP(a, auto_wrap_policy=ModuleWrapPolicy({{Block}}) if x else None)\n",
-    "statements joined by a semicolon": f"{POLICY}x = 1; model = FSDP(a, auto_wrap_policy=ModuleWrapPolicy({{Block}})); y = 2\n",
-    "imports joined by a semicolon": f"import torch; {FSDP.strip()}; x = 1\nmodel = FSDP(a)\n",
     "only statement in a block": f"{POLICY}if x:\n    model = FSDP(a, auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n",
     "only import in a function": "def f():\n    from torch.distributed.fsdp import CPUOffload\n",
-    "only import in a class": "class A:\n    from torch.distributed.fsdp import CPUOffload\n",
     "one-line suite": f"{POLICY}if x: model = FSDP(a, auto_wrap_policy=ModuleWrapPolicy({{Block}}))\nelse: model = FSDP(a)\n",
-    "name referenced bare": f"{FSDP}model = FSDP(a)\nregister(FSDP)\n",
     "aliased import beside the new name": f"{FSDP}from torch.distributed.fsdp import fully_shard\nmodel = FSDP(a)\nfully_shard(b)\n",
     "new name imported under another name": f"{FSDP}from torch.distributed.fsdp import fully_shard as shard\nmodel = FSDP(a)\nshard(b)\n",
     "new name from its private home": (
         f"{FSDP}from torch.distributed._composable.fsdp import fully_shard\nmodel = FSDP(a)\nfully_shard(b)\n"
     ),
-    "import in try": f"try:\n    {FSDP}except ImportError:\n    FSDP = None\nmodel = FSDP(a)\n",
     "import in try with a flag": f"try:\n    {FSDP}    HAS = True\nexcept ImportError:\n    HAS = False\nif HAS:\n    model = FSDP(a)\n",
     "import behind a version": f"if V >= 2:\n    {FSDP}else:\n    FSDP = None\nmodel = FSDP(a)\n",
-    "import in a function": f"def f(m):\n    {FSDP}    return FSDP(m)\n",
     "import in two functions": f"def f(m):\n    {FSDP}    return FSDP(m)\ndef g(m):\n    {FSDP}    return FSDP(m, sharding_strategy=s)\n",
     "import for type checkers": (
         f"from __future__ import annotations\nfrom typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    {FSDP}\n"
         "def f(m: FSDP) -> FSDP:\n    return m\n"
     ),
-    "star import": "from torch.distributed.fsdp import *\nmodel = FullyShardedDataParallel(a)\n",
-    "module imported": "import torch.distributed.fsdp\nmodel = torch.distributed.fsdp.FullyShardedDataParallel(a)\n",
-    "torch imported": "import torch\nmodel = torch.distributed.fsdp.FullyShardedDataParallel(a, use_orig_params=True)\n",
-    "package imported from its parent": "from torch.distributed import fsdp\nmodel = fsdp.FullyShardedDataParallel(a)\n",
-    "one call by hand among others": f"{FSDP}a = FSDP(a)\nb = FSDP(b, mesh=mesh)\nc = FSDP(c, **options)\n",
     "decorator": f"{FSDP}@wraps(FSDP)\ndef f(): pass\nmodel = FSDP(a)\n",
-    "class as a default": f"{FSDP}def f(m, wrapper=FSDP):\n    return wrapper(m)\nmodel = FSDP(a)\n",
-    "constructor as a default": f"{FSDP}def f(m=FSDP(a)):\n    return m\n",
-    "shadowed by a parameter": f"{FSDP}def f(FSDP, m):\n    return FSDP(m)\nmodel = FSDP(a)\n",
-    "shadowed by a local": f"{FSDP}def f(m):\n    FSDP = other\n    return FSDP(m)\nmodel = FSDP(a)\n",
     "shadowed by an import in a function": f"{FSDP}def f():\n    from other import FSDP\n    return FSDP(1)\nmodel = FSDP(a)\n",
-    "two constructors on a line": f"{FSDP}a = FSDP(a); b = FSDP(b)\n",
     "two constructors in a call": f"{FSDP}f(FSDP(a), FSDP(b, sharding_strategy=s))\n",
     "nested constructors": f"{POLICY}m = FSDP(Net(FSDP(inner)), auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n",
-    "called at once": f"{FSDP}y = FSDP(m)(x)\n",
-    "walrus around the constructor": f"{FSDP}if (m := FSDP(net)) is not None:\n    print(m)\n",
-    "lambda": f"{POLICY}wrap = lambda m: FSDP(m, auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n",
     "match": f"{FSDP}match model:\n    case FSDP():\n        pass\n",
-    "match subject": f"{FSDP}match FSDP(model):\n    case x:\n        pass\n",
-    "async": f"{POLICY}async def f():\n    model = FSDP(await build(), auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n    return model\n",
-    "generator": f"{POLICY}def f():\n    yield FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n",
     "f-string": f"{FSDP}model = FSDP(m)\nprint(f'{{model.clip_grad_norm_(1.0):.3f}} {{isinstance(model, FSDP)}} FSDP(m)')\n",
-    "string and docstring": f'"""FSDP(model) here."""\ns = "FSDP(model)"\n{FSDP}model = FSDP(model)\n',
-    "__all__ as a list": f"{FSDP}__all__ = ['FSDP']\n",
     # constructors in odd places
-    "comprehension": f"{FSDP}models = [FSDP(m) for m in models if m]\n",
-    "annotated assignment": f"{FSDP}model: object = FSDP(m)\n",
-    "chained assignment": f"{POLICY}a = b = FSDP(m, auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n",
-    "tuple assignment": f"{FSDP}a, b = FSDP(m), None\n",
-    "subscript": f"{POLICY}d['m'] = FSDP(d['m'], auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n",
-    "augmented assignment": f"{FSDP}models += [FSDP(m)]\n",
-    "return of a tuple": f"{POLICY}def f():\n    return FSDP(m, auto_wrap_policy=ModuleWrapPolicy({{Block}})), None\n",
     "return of a parenthesised call": f"{POLICY}def f():\n    return (  # a\n        FSDP(Net(), auto_wrap_policy=ModuleWrapPolicy({{Block}}))  # b\n    )\n",
-    "class body": f"{FSDP}class T:\n    model = FSDP(net)\n",
-    "with": f"{FSDP}with FSDP(m) as model:\n    pass\n",
-    "assert": f"{FSDP}assert FSDP(m)\n",
-    "elif": f"{FSDP}if a:\n    pass\nelif isinstance(m, FSDP):  # c\n    pass\n",
-    "try and finally": f"{POLICY}try:\n    m = FSDP(m, auto_wrap_policy=ModuleWrapPolicy({{Block}}))\nfinally:\n    pass\n",
     "line continuation": f"{FSDP}model = \\\n    FSDP(model, \\\n    use_orig_params=True)\n",
-    "policy with comments around it": f"{POLICY}# a\npolicy = ModuleWrapPolicy({{  # b\n    Block,  # c\n}})  # d\n# e\nmodel = FSDP(m, auto_wrap_policy=policy)  # f\n",
     "policy only read once, in a function": f"{POLICY}def f(m):\n    p = ModuleWrapPolicy({{Block}})  # p\n    return FSDP(m, auto_wrap_policy=p)  # r\n",
     # methods
     "clipping with comments": f"{FSDP}model = FSDP(m)\nmodel.clip_grad_norm_(  # a\n    # b\n    1.0,  # c\n    # d\n)  # e\n",
     "state dict with comments": f"{FSDP}model = FSDP(m)\nsd = (\n    model  # a\n    .state_dict()  # b\n)\nmodel.load_state_dict(  # c\n    sd  # d\n)\n",
-    "context on one line": f"{CTX}model = FSDP(m)\nwith FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT): sd = model.state_dict()\n",
     "context with comments": (
         f"{CTX}model = FSDP(m)\n# a\nwith FSDP.state_dict_type(  # b\n    model,  # c\n    StateDictType.FULL_STATE_DICT,  # d\n"
         "):  # e\n    # f\n    sd = model.state_dict()  # g\n    # h\n# i\n"
-    ),
-    "context in a function that returns": (
-        f"{CTX}def save(model):\n    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        return model.state_dict()\n"
     ),
     "contexts of one statement with comments": (
         f"{CTX}model = FSDP(m)\nwith FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT), torch.no_grad():  # a\n"
@@ -153,19 +104,15 @@ model = FSDP(  # open
     ),
     # names of ours that the program has already
     "own build_mesh": f"{FSDP}def build_mesh(m, c):\n    return FSDP(m, sharding_strategy=c)\n",
-    "own fully_shard": f"{FSDP}def fully_shard(m):\n    return FSDP(m)\n",
     "parameter fully_shard": f"{FSDP}def f(m, fully_shard=True):\n    if fully_shard:\n        m = FSDP(m)\n    return m\n",
     "own no_sync": f"{FSDP}def no_sync(m):\n    return m.no_sync()\nmodel = FSDP(m)\nwith no_sync(model):\n    pass\n",
     "local no_sync": f"{FSDP}def f(m):\n    m = FSDP(m)\n    no_sync = m.no_sync if x else other\n    with no_sync():\n        pass\n",
     "torch's clip_grad_norm_": f"{FSDP}from torch.nn.utils import clip_grad_norm_\nmodel = FSDP(m)\nn = model.clip_grad_norm_(1.0)\nclip_grad_norm_(p, 1.0)\n",
     "own get_model_state_dict": f"{FSDP}def get_model_state_dict(m):\n    return m.state_dict()\nmodel = FSDP(m)\nget_model_state_dict(model)\n",
     "own module": f"{POLICY}def f(module, fsdp_kwargs):\n    module = FSDP(module, auto_wrap_policy=ModuleWrapPolicy({{Block}}))\n    return module\n",
-    "own FSDPModule": f"{FSDP}class FSDPModule: pass\ndef f(m):\n    return isinstance(m, FSDP), FSDPModule\n",
     # aliases and values
-    "rebinding": "from torch.distributed.fsdp import FullyShardedDataParallel\nFSDP = FullyShardedDataParallel\nmodel = FSDP(m)\n",
     "class in a tuple of types": f"{FSDP}TYPES = (DDP, FSDP)\nmodel = FSDP(m)\nisinstance(model, TYPES)\n",
     "class as an attribute": f"{FSDP}class T:\n    wrapper = FSDP\n    def go(self, m):\n        return self.wrapper(m)\n",
-    "subclass": f"{FSDP}class W(FSDP):\n    def __init__(self, m):\n        super().__init__(m)\nmodel = W(m)\nother = FSDP(n)\n",
     "None check": f"try:\n    {FSDP}except ImportError:\n    FSDP = None\nif FSDP is not None and isinstance(m, FSDP):\n    pass\nm = FSDP(m)\n",
 }
 
