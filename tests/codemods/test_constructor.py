@@ -100,6 +100,10 @@ ABOVE = {
 }
 # Values behind a name, with the whole code.
 NAMED = {
+    "a name that something else reads": (
+        "c = CPUOffload(True)\nmodel = FSDP(model, cpu_offload=c)\nprint(c)\n",
+        "c = CPUOffload(True)\nwith like_fsdp1(model):\n    fully_shard(model, offload_policy=CPUOffloadPolicy())\nprint(c)\n",
+    ),
     "names that the new code reads": (
         "low = torch.bfloat16\np = MixedPrecision(param_dtype=low)\nmodel = FSDP(model, mixed_precision=p)\n",
         "low = torch.bfloat16\nwith like_fsdp1(model):\n"
@@ -146,6 +150,9 @@ READ = {
 # Programs in which a name does not have the value that it seems to have.
 CHANGED = {
     "offload changed on the way": "c = CPUOffload()\nc.offload_params = True\nmodel = FSDP(model, cpu_offload=c)\n",
+    "policy changed on the way": (
+        "p = ModuleWrapPolicy({Block})\np._module_classes.add(Net)\nmodel = FSDP(model, auto_wrap_policy=p)\n"
+    ),
     "a class that is another at the call": (
         "p = ModuleWrapPolicy({Block})\nBlock = Net\nmodel = FSDP(model, auto_wrap_policy=p)\n"
     ),
