@@ -84,15 +84,15 @@ class _Code:
         names = ", ".join(self.names)
         return f"from {self.module} import {names}" if names else f"import {self.module}"
 
-    def laid_out(self, base: str, limit: int, suffix: str = "") -> str:
-        """Its text behind an indentation, with a comment at its end."""
+    def laid_out(self, base: str, limit: int, end: str, suffix: str = "") -> str:
+        """Its text behind an indentation, with a comment at its end; new lines end in `end`."""
         if self.text:
             return self.text + suffix
         fits = len(base + self.on_one_line) <= limit and not self.is_spread
         if fits or len(self.names) < 2:
             return self.on_one_line + suffix
-        lines = "".join(f"{base}    {name},\n" for name in self.names)
-        return f"from {self.module} import ({suffix}\n{lines}{base})"
+        lines = "".join(f"{base}    {name},{end}" for name in self.names)
+        return f"from {self.module} import ({suffix}{end}{lines}{base})"
 
 
 def module_of(node: ast.Import | ast.ImportFrom) -> str:
@@ -123,7 +123,7 @@ def insert_first(file: File, names: Sequence[tuple[str, str]], limit: int) -> li
     """New imports in a file that has none with lines of its own: below its docstring or its first comments."""
     end = newline(file)
     codes = sorted(_statements(names), key=lambda code: code.key)
-    lines = "".join(f"{code.laid_out('', limit)}\n" for code in codes).replace("\n", end)
+    lines = "".join(f"{code.laid_out('', limit, end)}{end}" for code in codes)
     body = file.tree.body
     above_all = body[:1] if ast.get_docstring(file.tree, clean=False) is not None else []
     above_all = [each for each in above_all if is_alone(file, each)]
@@ -203,32 +203,35 @@ def _in_block(
                 behind = (file.lines(each)[0] for each in stay if _key_of(each) > entry[0])
                 place = next(behind, file.lines(block[-1])[1])
             placed.setdefault(place, []).append(entry)
-    end = newline(file)
     texts = {}
     for place, some in placed.items():
         ordered = sorted(some, key=itemgetter(0)) if is_sorted else some
-        texts[place] = end.join(NEWLINE.sub(end, text) for _, text in ordered)
+        texts[place] = "".join(text for _, text in ordered)
     for node in lines:
         first, stop = file.lines(node)
         own = texts.pop(first, None)
         if own is None:
             yield Edit(first, stop, "")
         else:
-            yield Edit(first, len(file.text[:stop].rstrip("\r\n")), own)
-    yield from (Edit(place, place, text + end) for place, text in texts.items())
+            yield Edit(first, len(file.text[:stop].rstrip("\r\n")), own.rstrip("\r\n"))
+    yield from (Edit(place, place, text) for place, text in texts.items())
 
 
 def _lines(file: File, change: ImportChange, limit: int) -> Iterator[tuple[_Key, str]]:
-    """The lines of what a statement becomes, its comments among them, each with what it is sorted by."""
-    node, base = change.node, indentation(file, change.node)
+    """The lines of what a statement becomes, its comments among them, each with what it is sorted by.
+
+    What is left of the statement keeps its line ends, where a file mixes them.
+    """
+    node, base, end = change.node, indentation(file, change.node), newline(file)
     (begin, last), (first, stop) = file.span(node), file.lines(node)
     suffix = file.text[last:stop].rstrip("\r\n")
+    own_end = file.text[last + len(suffix) : stop] or end
     codes = _after(file, change)
     loose = _lost(file.source(node), codes[0].text if codes else "")
     if not codes:
         comments_left = [*loose, *([suffix.strip()] if "#" in suffix else [])]
         if comments_left:
-            yield _key_of(node), "\n".join(base + comment for comment in comments_left)
+            yield _key_of(node), "".join(base + comment + end for comment in comments_left)
         return
     if "#" not in suffix and (directives := [*filter(_DIRECTIVE.match, loose)]):
         suffix += f"  {directives[0]}"
@@ -236,11 +239,12 @@ def _lines(file: File, change: ImportChange, limit: int) -> Iterator[tuple[_Key,
     for place, code in enumerate(codes):
         if place:
             beside = suffix if _NOQA.match(suffix.strip()) else ""
-            yield code.key, base + code.laid_out(base, limit, beside)
+            yield code.key, base + code.laid_out(base, limit, end, beside) + end
         else:
             longest = max(map(len, NEWLINE.split(file.text[begin:last])))
-            text = file.text[first:begin] + code.laid_out(base, max(limit, longest), suffix)
-            yield code.key, "\n".join([*(base + comment for comment in loose), text])
+            text = code.laid_out(base, max(limit, longest), end, suffix) + own_end
+            above = "".join(base + comment + end for comment in loose)
+            yield code.key, above + file.text[first:begin] + text
 
 
 def _lost(before: str, after: str) -> list[str]:

@@ -132,6 +132,11 @@ FOUND = {
         "with fsdp.FullyShardedDataParallel.state_dict_type(m, fsdp.StateDictType.FULL_STATE_DICT):\r"
         "    sd = m.state_dict()\n"
     ),
+    "an import that others join keeps its own line ends": (
+        "\nfrom m import Block,\\\r    Net\n\nimport torch\n"
+        "if a:\n    from torch.distributed.fsdp.wrap import ModuleWrapPolicy\nmodel = Net()\n"
+        "model = torch.distributed.fsdp.FullyShardedDataParallel(model, auto_wrap_policy=ModuleWrapPolicy({Block}))\n"
+    ),
     "a new import below a form feed in a comment": (
         "# a\f# b\x0b\x1c\n# c\n\nimport torch.distributed.fsdp as fsdp\n"
         "with fsdp.FullyShardedDataParallel.state_dict_type(m, fsdp.StateDictType.FULL_STATE_DICT):\n"
