@@ -63,6 +63,8 @@ def find(context: Context) -> Iterator[Found]:
                 parameters = ", with whole parameters" if name == "apply" else ""
                 message = f"the model answers {name} as FSDP1's did{parameters}"
                 yield Found(rule, attribute, Action.RUNTIME, message)
+            elif name == "apply" and _is_gathered(context, attribute):
+                continue
             elif not context.means(function, attribute, f"{RUNTIME}.{function}"):
                 message = f"a model of fully_shard does not answer it: the runtime's {function}(model) does the same"
                 yield Found(rule, attribute, Action.MANUAL, message)
@@ -82,6 +84,15 @@ def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
     if context.form != "torch" or not is_method:
         return context.can_be_model(attribute.value)
     return last_name(attribute.value) not in _NO_MODELS and not context.dotted(attribute)
+
+
+def _is_gathered(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a use stands in a `with summon_full_params(...)`, of an earlier run or of the program's own."""
+    around = (n for n in context.file.ancestors(attribute) if isinstance(n, ast.With))
+    calls = (
+        i.context_expr for n in around for i in n.items if isinstance(i.context_expr, ast.Call)
+    )
+    return any(last_name(call.func) == "summon_full_params" for call in calls)
 
 
 def _call(context: Context, attribute: ast.Attribute) -> ast.Call | None:

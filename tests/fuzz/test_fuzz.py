@@ -132,6 +132,9 @@ FOUND = {
         "with fsdp.FullyShardedDataParallel.state_dict_type(m, fsdp.StateDictType.FULL_STATE_DICT):\r"
         "    sd = m.state_dict()\n"
     ),
+    "what a first run gathers, a second leaves": (
+        f"{FSDP}model = FSDP(Net())\nmodel.apply(init)\n"
+    ),
     "an import that others join keeps its own line ends": (
         "\nfrom m import Block,\\\r    Net\n\nimport torch\n"
         "if a:\n    from torch.distributed.fsdp.wrap import ModuleWrapPolicy\nmodel = Net()\n"
