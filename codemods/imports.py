@@ -6,12 +6,13 @@ import ast
 import sys
 from collections.abc import Collection, Iterable, Iterator
 
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.imports import ImportChange, module_of
-from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.facts.scopes import Imported, Scope
+from fsdp_migrate.findings import Action
 
 
 def hand_out(
@@ -156,6 +157,19 @@ def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.s
             if loads and all(load in gone for load in loads) and context.is_alone(statement):
                 if not context.is_for_others(local):
                     yield statement
+
+
+def removal(context: Context, rule: Rule, statement: ast.stmt, why: str) -> Found:
+    """The finding that takes a statement away."""
+    return Found(
+        rule,
+        statement,
+        Action.REWRITE,
+        f"is removed: {why}",
+        shortened(context.source(statement)),
+        edits=lambda: [context.remove(statement)],
+        removed=(statement,),
+    )
 
 
 def spent(

@@ -29,7 +29,7 @@ from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.edit.text import comments
-from fsdp_migrate.codemods.imports import spent
+from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import
 from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.swap import written_out
@@ -156,15 +156,7 @@ def _spent(context: Context, forms: list[Form]) -> Iterator[Found]:
     gone = [node for form in forms for node in form.removed]
     written = {name for form in forms for name in form.names}
     for statement in spent(context, gone, written):
-        yield Found(
-            CONSTRUCTOR,
-            statement,
-            Action.REWRITE,
-            "is removed: only FSDP1's constructor has read it",
-            shortened(context.source(statement)),
-            edits=lambda each=statement: [context.remove(each)],  # type: ignore[misc]
-            removed=(statement,),
-        )
+        yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor has read it")
 
 
 def decide(construction: Construction) -> Decision:

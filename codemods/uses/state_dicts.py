@@ -1,17 +1,22 @@
 """The type of a model's state dict: `with FSDP.state_dict_type(model, ...)` and `FSDP.set_state_dict_type(model, ...)`.
 
-The runtime serves every type but LOCAL_STATE_DICT, of a model in any form.
+The runtime serves every type but LOCAL_STATE_DICT, of a model in any form; saving from rank 0 alone is in torch's words.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.edit.text import comments_between
+from fsdp_migrate.codemods.imports import removal, spent
+from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
 CONTEXT = Rule("FSDP331", "state-dict-context")
@@ -20,6 +25,19 @@ LOCAL = Rule("FSDP334", "local-state-dict")
 OPTIMIZER = Rule("FSDP335", "optimizer-state-dict")
 RULES = (CONTEXT, SET_TYPE, LOCAL, OPTIMIZER)
 
+_MODULE = "torch.distributed.checkpoint.state_dict"
+_FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
+_ON_RANK_0 = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
+_FLAGS = ("offload_to_cpu", "rank0_only")
+# Groups of ranks in which another rank than the first of all may be rank 0.
+_GROUPS = (
+    r"HYBRID|ShardingStrategy\s*[\[(]|getattr\(\s*ShardingStrategy"
+    r"|\b(?:process_group|device_mesh|mesh)[\"']?\s*[:=]"
+)
+# By these a module writes other names or values than those of its parameters and buffers.
+_OWN_NAMES = re.compile(
+    rb"_state_dict_(?:post_)?hook|def (?:_save_to_)?state_dict\b|def get_extra_state\b|(?<!@)\btorch\.compile\("
+)
 _TYPED = ("state_dict_type", "set_state_dict_type")
 # What the runtime's functions for optimizers do; the others return what `optimizer.load_state_dict` takes.
 _OF_OPTIMIZERS = {
@@ -32,12 +50,21 @@ _OF_OPTIMIZERS = {
 
 def find(context: Context) -> Iterator[Found]:
     """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
-    for _, call in _calls(context, "state_dict_type"):
-        if _is_local(context, call) and not _is_around_others(context, call):
+    every = {call: _plain(context, call) for _, call in _calls(context, "state_dict_type")}
+    # In one function all or none, so that nobody reads two ways to save side by side.
+    stay = {context.file.function(call) for call, plain in every.items() if plain is None}
+    gone: list[ast.AST] = []
+    for call, plain in every.items():
+        if plain is not None and context.file.function(call) not in stay:
+            gone += plain.removed
+            yield plain
+        elif _is_local(context, call) and not _is_around_others(context, call):
             yield _raises(call)
         else:
             message = "the runtime sets the type, of a model in any form"
             yield Found(CONTEXT, call, Action.RUNTIME, message)
+    for statement in spent(context, gone):
+        yield removal(context, CONTEXT, statement, "only the context of a state dict has read it")
     for attribute, call in _calls(context, "set_state_dict_type"):
         if _is_local(context, call) and not _are_all_in_contexts(context):
             yield _raises(call)
@@ -82,6 +109,60 @@ def _is_around_others(context: Context, call: ast.Call) -> bool:
     return bool(owners) and not any(
         context.can_be_model(each) or ast.unparse(each) == named for each in owners
     )
+
+
+def _plain(context: Context, call: ast.Call) -> Found | None:
+    """The context of `state = model.state_dict()` in torch's words, if those give the same on the CPU of rank 0."""
+    match statement := context.file.statement(call):
+        case ast.With(
+            items=[ast.withitem(ast.Call(ast.Attribute(owner), [model, kind, config], []), None)],
+            body=[ast.Assign([ast.Name(state)], ast.Call(ast.Attribute() as gather, [], []))],
+        ) if (
+            context.plain
+            and context.fsdp1(owner) == CLASS
+            and context.member(kind) == ("StateDictType", "FULL_STATE_DICT")
+            and isinstance(model, ast.Name | ast.Attribute)
+            and ast.unparse(gather) == f"{ast.unparse(model)}.state_dict"
+            and _is_on_rank_0(context, config)
+            and context.is_alone(statement)
+            and not comments_between(context.file, *context.file.lines(statement))
+            and all(context.means(name, statement, f"{_MODULE}.{name}") for name in _FUNCTIONS)
+            and context.program.once(_is_known_to_torch)
+        ):
+            code = f"{state} = get_model_state_dict({ast.unparse(model)}, {_ON_RANK_0})"
+            return Found(
+                CONTEXT,
+                statement,
+                Action.REWRITE,
+                "becomes get_model_state_dict, with the type of the state dict as an option",
+                shortened(context.source(call)),
+                edits=lambda: [context.replace_statement(statement, code)],
+                imports=tuple(Import(_MODULE, name, owner) for name in _FUNCTIONS),
+                removed=(call.func, kind, config, gather),
+            )
+    return None
+
+
+def _is_on_rank_0(context: Context, config: ast.expr) -> bool:
+    """Whether a configuration, written there or bound once, puts whole state dicts on the CPU of rank 0."""
+    made = context.value(config)
+    if made is None or made.file is not context.file or not isinstance(made.node, ast.Call):
+        return False
+    flags = [keyword(made.node, flag, place) for place, flag in enumerate(_FLAGS)]
+    uses = (node for flag in _FLAGS for node in context.file.attributes.get(flag, ()))
+    return (
+        context.fsdp1(made.node.func) == "FullStateDictConfig"
+        and all(getattr(flag, "value", None) is True for flag in flags)
+        and all(isinstance(use.ctx, ast.Load) for use in uses)
+    )
+
+
+def _is_known_to_torch(program: Program) -> bool:
+    """Whether rank 0 of each model is rank 0 of all, and modules save parameters and buffers alone, by the texts of the run."""
+    calls = (call for file in program.files for call in models_of(program).constructors(file))
+    if program.has(_GROUPS) or any(len(call.args) > 1 for call in calls):  # 2nd: process group
+        return False
+    return not any(_OWN_NAMES.search(program.data(path)) for path in program.paths)
 
 
 def _raises(node: ast.AST) -> Found:

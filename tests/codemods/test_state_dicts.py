@@ -25,7 +25,13 @@ FULL = "FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDict
     "statement",
     [
         f"context = {FULL}",
-        f"with {FULL}: state = model.state_dict()",
+        f"with {FULL}:\n        trainer.state = model.state_dict()",
+        f"with {FULL}:\n        state = trainer.model.state_dict()",
+        f"with {FULL}:\n        state = model.state_dict()\n        torch.save(state, 'a')",
+        f"with {FULL}:\n        # whole\n        state = model.state_dict()",
+        f"with {FULL}:\n        state = model.state_dict()\n    with {FULL}:\n        trainer.save()",
+        f"with {FULL.replace('(True, True)', '(True)')}:\n        state = model.state_dict()",
+        f"with {FULL.replace('FULL_', 'SHARDED_')}:\n        state = model.state_dict()",
         f"with torch.no_grad(), {FULL} as before:\n        state = model.state_dict()",
         "with FSDP.state_dict_type(model, **trainer.types):\n        state = model.state_dict()",
     ],
@@ -37,6 +43,59 @@ def test_only_the_imports_change(statement: str, form: str, tmp_path: Path) -> N
     wanted = text.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
     assert program.after["train.py"] == wanted
     assert "FSDP331" in program.codes("FSDP.state_dict_type")
+
+
+SAVING = (
+    f"def save(model):\n    with {FULL}:\n        state = model.state_dict()\n    return state\n"
+)
+
+
+@pytest.mark.parametrize("form", ["auto", "torch", "bridge"])
+def test_saving_from_rank_0(form: str, tmp_path: Path) -> None:
+    text = f"policy = FullStateDictConfig(rank0_only=True, offload_to_cpu=True)\n{SAVING}"
+    text = HEADER + text.replace("FullStateDictConfig(True, True)", "policy")
+    after = analysed(tmp_path, text, form).after["train.py"]
+    assert ("state = get_model_state_dict(\n        model, options=" in after) == (form != "bridge")
+    assert ("policy" in after) == ("state_dict_type" in after) == (form == "bridge")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "net = FSDP(net, process_group=group)",
+        "net = FSDP(net, group)",
+        "net = FSDP(net, device_mesh=mesh)",
+        'kind = "HYBRID_SHARD"',
+        "net.register_state_dict_post_hook(rename)",
+        "net = torch.compile(net)",
+        "def get_extra_state(self): return Statistics(self)",
+    ],
+)
+def test_another_file_has_a_say(other: str, tmp_path: Path) -> None:
+    for line, stays in ((other, True), ("net = FSDP(net)", False)):
+        texts = {"train.py": f"import build\n{HEADER}{SAVING}", "build.py": f"{HEADER}{line}\n"}
+        program = analysed(tmp_path, texts)
+        assert program.is_kept("with FSDP.state_dict_type") is stays
+
+
+def test_a_module_in_a_file_without_fsdp_has_a_say(tmp_path: Path) -> None:
+    module = "class Net(nn.Module):\n    def _save_to_state_dict(self, states, *_): ...\n"
+    for model, stays in ((module, True), ("class Net(nn.Module): ...\n", False)):
+        texts = {"train.py": f"import model\n{HEADER}{SAVING}", "model.py": model}
+        assert analysed(tmp_path, texts).is_kept("with FSDP.state_dict_type") is stays
+
+
+def test_a_configuration_that_changes_or_is_read_stays(tmp_path: Path) -> None:
+    text = f"{HEADER}policy = FullStateDictConfig(True, True)\n{SAVING}"
+    text = text.replace(
+        "FULL_STATE_DICT, FullStateDictConfig(True, True)", "FULL_STATE_DICT, policy"
+    )
+    read = analysed(tmp_path, f"{text}print(policy)\n")
+    assert "get_model_state_dict" in read.after["train.py"]
+    assert read.is_kept("policy = ")
+    changed = analysed(tmp_path, f"{text}policy.rank0_only = False\n")
+    assert changed.is_kept("with FSDP.state_dict_type")
+    assert changed.is_kept("policy = ")
 
 
 @pytest.mark.parametrize(
