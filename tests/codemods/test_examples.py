@@ -67,15 +67,15 @@ def test_rule_has_nothing_to_say_of_others(rule: Rule, example: Example) -> None
 
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_every_line_that_changes_has_a_finding(rule: Rule, example: Example) -> None:
-    report, after = analyse(example.before, example.form, example.file)
+    every_line_that_changes_has_a_finding(example.before, example.form, example.file)
+
+
+def every_line_that_changes_has_a_finding(before: str, *how: str) -> None:
+    report, after = analyse(before, *how)
     spoken = {line for f in report.findings for line in range(f.line, f.end_line + 1)}
     kept = set(after.splitlines())
-    changed = {
-        number
-        for number, line in enumerate(example.before.splitlines(), 1)
-        if line.strip() and line not in kept
-    }
-    assert changed <= spoken
+    lines = enumerate(before.splitlines(), 1)
+    assert {n for n, line in lines if line.strip() and line not in kept} <= spoken
 
 
 @pytest.mark.parametrize("form", ["auto", "bridge", "torch"])

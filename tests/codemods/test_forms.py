@@ -11,7 +11,7 @@ from fsdp_migrate import engine
 from fsdp_migrate.settings import Options
 
 from .programs import analysed, table
-from .test_examples import analyse
+from .test_examples import analyse, every_line_that_changes_has_a_finding
 
 HEAD = """\
 import functools
@@ -268,13 +268,7 @@ def test_what_takes_its_place(name: str) -> None:
 @pytest.mark.parametrize("form", ["auto", "torch", "bridge"])
 @pytest.mark.parametrize("before", PROGRAMS)
 def test_every_line_that_changes_has_a_finding(before: str, form: str) -> None:
-    before = HEAD + before
-    report, after = analyse(before, form)
-    spoken = {line for f in report.findings for line in range(f.line, f.end_line + 1)}
-    kept = set(after.splitlines())
-    lines = enumerate(before.splitlines(), 1)
-    changed = {n for n, line in lines if line.strip() and line not in kept}
-    assert changed <= spoken
+    every_line_that_changes_has_a_finding(HEAD + before, form)
 
 
 @pytest.mark.parametrize("before", PROGRAMS)

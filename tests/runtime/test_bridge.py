@@ -198,10 +198,16 @@ def test_arguments_that_a_unit_cannot_have_for_itself() -> None:
         FSDP(Transformer(), auto_wrap_policy=policy)
 
 
-def test_full_precision_in_evaluation_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_precision_in_evaluation_warns_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    precision = runtime.MixedPrecision(torch.bfloat16)
+    FSDP(Transformer(), mixed_precision=precision)
     monkeypatch.setenv("FSDP_USE_FULL_PREC_IN_EVAL", "1")
+    FSDP(Transformer())
+    assert not [each for each in recwarn if "FULL_PREC" in str(each.message)]
     with pytest.warns(UserWarning, match="FSDP_USE_FULL_PREC_IN_EVAL"):
-        FSDP(Transformer(), mixed_precision=runtime.MixedPrecision(torch.bfloat16))
+        FSDP(Transformer(), mixed_precision=precision)
 
 
 @pytest.mark.parametrize(

@@ -198,25 +198,29 @@ def frozen_heap() -> Any:
     gc.unfreeze()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("model", MODELS)
-def test_same_units(
-    model: str, policy: str, precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mixed_precision = MixedPrecision(param_dtype=torch.bfloat16) if precision == "bf16" else None
-    compare(
-        MODELS[model], POLICIES[policy], monkeypatch, lambda _: {"mixed_precision": mixed_precision}
-    )
-
-
-@pytest.mark.parametrize("policy", OBJECTS)
-@pytest.mark.parametrize("model", SHARED)
-def test_shared_module_is_one_unit(
-    model: str, policy: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+BF16 = MixedPrecision(param_dtype=torch.bfloat16)
+OPTIONS: list[tuple[list[str], dict[str, Any], Callable[[nn.Module], dict[str, Any]]]] = [
+    ([*MODELS], POLICIES, lambda _: {}),
+    ([*MODELS], POLICIES, lambda _: {"mixed_precision": BF16}),
     # Functions that select a shared module fail in FSDP1: it wraps the module again in each place.
-    compare(SHARED[model], OBJECTS[policy], monkeypatch, lambda _: {})
+    ([*SHARED], OBJECTS, lambda _: {}),
+    (["shared"], OBJECTS, lambda m: {"ignored_modules": [m.block]}),
+    # Ignored parameters do not count.
+    (["mixed-sizes"], POLICIES, lambda m: {"ignored_states": [m[3].weight, m[4].weight]}),
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "options"),
+    [
+        pytest.param(model, policy, options, id=f"{model}-{policy}-{number}")
+        for number, (models, policies, options) in enumerate(OPTIONS)
+        for model in models
+        for policy in policies
+    ],
+)
+def test_same_units(model: str, policy: str, options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare({**MODELS, **SHARED}[model], POLICIES[policy], monkeypatch, options)
 
 
 @pytest.mark.parametrize("argument", ["ignored_modules", "ignored_states"])
@@ -232,21 +236,6 @@ def test_ignored_modules(
         lambda m: {argument: [m.get_submodule(name) for name in IGNORED[model]]},
     )
     assert not {name for name, *_ in units} & set(IGNORED[model])
-
-
-@pytest.mark.parametrize("policy", OBJECTS)
-def test_ignored_shared_module(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compare(Shared, OBJECTS[policy], monkeypatch, lambda m: {"ignored_modules": [m.block]})
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_ignored_parameters_do_not_count(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    compare(
-        MODELS["mixed-sizes"],
-        POLICIES[policy],
-        monkeypatch,
-        lambda m: {"ignored_states": [m[3].weight, m[4].weight]},
-    )
 
 
 def test_classes_left_out_of_mixed_precision(monkeypatch: pytest.MonkeyPatch) -> None:

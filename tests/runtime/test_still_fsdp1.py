@@ -282,14 +282,3 @@ def test_clipping_takes_gradients_as_they_are() -> None:
         return [before.item(), after.item()]
 
     assert norms(Ours) == norms(Theirs) == pytest.approx([2, 3])
-
-
-def test_full_precision_in_evaluation_is_only_spoken_of_where_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        Ours(nn.Linear(2, 2), mixed_precision=runtime.MixedPrecision(param_dtype=torch.bfloat16))
-        monkeypatch.setenv("FSDP_USE_FULL_PREC_IN_EVAL", "1")
-        Ours(nn.Linear(2, 2))
-    assert not [each for each in caught if "FULL_PREC" in str(each.message)]

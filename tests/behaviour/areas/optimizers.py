@@ -101,11 +101,6 @@ def same(before: Any, after: Any) -> bool:
     )
 
 
-def full_states(api: Any, model: Any, **options: Any) -> Any:
-    types, config = api.StateDictType, api.FullOptimStateDictConfig(rank0_only=False, **options)
-    return api.FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config)
-
-
 @holds(tolerance=1e-6)
 def keys_and_values(api: Any) -> Any:
     """`optim_state_dict` gives the states of an optimizer without FSDP, by the names of the parameters."""
@@ -205,48 +200,42 @@ def loading_directly(api: Any) -> Any:
 
 @holds()
 def rank0_only(api: Any) -> Any:
-    """`rank0_only` gives rank 0 the states, and the others nothing."""
-    types = api.StateDictType
-    model, optimizer = stepped(api)
-    config = api.FullOptimStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    with api.FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config):
-        state = api.FSDP.optim_state_dict(model, optimizer)
-    assert (state == {}) == (dist.get_rank() != 0)
-    return plain(state)
-
-
-@holds()
-def loading_from_rank_0(api: Any) -> Any:
-    """With `rank0_only` set, the states of rank 0 are loaded on every rank."""
+    """`rank0_only` gives rank 0 the states, and the others nothing; with it set, they are loaded on every rank."""
     types = api.StateDictType
     model, optimizer = stepped(api)
     whole = saved(api, model, optimizer)
     config = api.FullOptimStateDictConfig(rank0_only=True, offload_to_cpu=True)
     with api.FSDP.state_dict_type(model, types.FULL_STATE_DICT, api.FullStateDictConfig(), config):
         state = api.FSDP.optim_state_dict(model, optimizer)
+        assert (state == {}) == (dist.get_rank() != 0)
+        before = plain(state)
         train(model, optimizer)
-        loaded = api.FSDP.optim_state_dict_to_load(model, optimizer, state)
-    optimizer.load_state_dict(loaded)
+        load(api, model, optimizer, state)
     after = saved(api, model, optimizer)
     assert same(whole, after)
-    return after
+    return before, after
 
 
 @holds()
 def sharded_type(api: Any) -> Any:
-    """With SHARDED_STATE_DICT the states are shards with the same names, and load."""
-    types = api.StateDictType
-    model, optimizer = stepped(api)
-    before = saved(api, model, optimizer)
-    with api.FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
-        state = api.FSDP.optim_state_dict(model, optimizer)
-        shard = state["state"]["stem.weight"]["exp_avg"]
-        assert type(shard) is not torch.Tensor
-        train(model, optimizer)
-        load(api, model, optimizer, state)
-    after = saved(api, model, optimizer)
-    assert same(before, after)
-    return tuple(shard.size()), sorted(state["state"]), after
+    """With SHARDED_STATE_DICT the states are shards with the same names, with a device mesh DTensors, and load."""
+    results: list[Any] = []
+    for options in ({}, {"device_mesh": init_device_mesh("cpu", (2,))}):
+        model, optimizer = stepped(api, **options)
+        before = saved(api, model, optimizer)
+        with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
+            state = api.FSDP.optim_state_dict(model, optimizer)
+            shard = state["state"]["stem.weight"]["exp_avg"]
+            assert type(shard) is not torch.Tensor
+            if options:
+                assert torch.equal(shard.full_tensor(), before["state"]["stem.weight"]["exp_avg"])
+                results.append((type(shard).__name__, str(shard.placements)))
+            train(model, optimizer)
+            load(api, model, optimizer, state)
+        after = saved(api, model, optimizer)
+        assert same(before, after)
+        results.append((tuple(shard.size()), sorted(state["state"]), after))
+    return results, train(model, optimizer)
 
 
 @holds()
@@ -270,20 +259,6 @@ def groups_of_parameters(api: Any) -> Any:
     again = in_blocks(api)
     go_on(api, model, optimizer, again, grouped(again))
     return losses, before, full(api, again)
-
-
-@holds()
-def a_frozen_group(api: Any) -> Any:
-    """A group that is frozen after wrapping stays as it is, the others train."""
-    model = in_blocks(api)
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            parameter.requires_grad_(False)
-    model, _ = stepped(api, model)
-    found = full(api, model)
-    before = dict(net().named_parameters())
-    assert all(torch.equal(p, before[n]) for n, p in found.items() if n.endswith("bias"))
-    return found
 
 
 @holds()
@@ -368,13 +343,7 @@ def built_before_wrapping_without_orig_params(api: Any) -> Any:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model = in_blocks(api, model, use_orig_params=False)
-    losses = []
-    for x in batches(2):
-        optimizer.zero_grad()
-        loss = model(x).pow(2).mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train(model, optimizer)
     found = full(api, model)
     assert close(found, initial())
     return losses, found
@@ -494,41 +463,44 @@ def torchs_state_dict_functions(api: Any) -> Any:
 
 @holds()
 def deprecation(api: Any) -> Any:
-    """The older functions warn that they are deprecated, and what replaces them."""
+    """The older functions warn that they are deprecated, and what replaces them, and accept `optim_input` with a warning."""
     model, optimizer = stepped(api, use_orig_params=False)
-    found: list[Any] = []
-    texts = said(
-        lambda: found.append(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
-    )
+    given, local, found = list(model.parameters()), net(), []
+    whole, key = {"rank0_only": False}, api.fully_sharded_data_parallel.OptimStateKeyType.PARAM_ID
+
+    def saves(**options: Any) -> list[str]:
+        take = api.FSDP.full_optim_state_dict
+        return said(lambda: found.append(plain(take(model, optimizer, **whole, **options))))
+
+    texts = saves()
+    assert len(texts) > 0
+    texts += saves(optim_input=given)
     texts += said(lambda: api.FSDP.shard_full_optim_state_dict(found[0], model, optim=optimizer))
     texts += said(lambda: api.FSDP.sharded_optim_state_dict(model, optimizer))
-    return [text for text in texts if "is being deprecated" in text]
+    given = list(local.parameters())
+    rekey = api.FSDP.rekey_optim_state_dict
+    texts += said(lambda: rekey(found[0], key, local, optim_input=given))
+    return [t for t in texts if "is being deprecated" in t or "optim_input" in t], found
 
 
 @holds()
-def the_older_input_argument(api: Any) -> Any:
-    """`optim_input` is accepted with a warning."""
-    model, optimizer = stepped(api, use_orig_params=False)
-    given, found = list(model.parameters()), []
-    texts = said(
-        lambda: found.append(
-            api.FSDP.full_optim_state_dict(model, optimizer, optim_input=given, rank0_only=False)
-        )
-    )
-    return [text for text in texts if "optim_input" in text], plain(found[0])
-
-
-@holds()
-def older_full_states(api: Any) -> Any:
-    """`full_optim_state_dict` and `shard_full_optim_state_dict` save and load whole states."""
-    model, optimizer = stepped(api, use_orig_params=False)
-    state = api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
-    before = plain(state)
-    train(model, optimizer)
-    optimizer.load_state_dict(api.FSDP.shard_full_optim_state_dict(state, model, optim=optimizer))
-    again = api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
-    assert same(before, plain(again))
-    return before, plain(again)
+def older_states(api: Any) -> Any:
+    """`full_optim_state_dict` and `shard_full_optim_state_dict` save and load whole states, `sharded_optim_state_dict` and
+    `flatten_sharded_optim_state_dict` shards."""
+    results: list[Any] = []
+    for save, convert, how in (
+        ("full_optim_state_dict", "shard_full_optim_state_dict", {"rank0_only": False}),
+        ("sharded_optim_state_dict", "flatten_sharded_optim_state_dict", {}),
+    ):
+        model, optimizer = stepped(api, use_orig_params=False)
+        before = plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+        state = getattr(api.FSDP, save)(model, optimizer, **how)
+        train(model, optimizer)
+        optimizer.load_state_dict(getattr(api.FSDP, convert)(state, model, optim=optimizer))
+        after = plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
+        assert same(before, after)
+        results.append((sorted(state["state"]), before, after))
+    return results
 
 
 @holds()
@@ -560,20 +532,6 @@ def older_states_without_the_optimizer(api: Any) -> Any:
     again = plain(api.FSDP.full_optim_state_dict(model, optimizer))
     assert str(again) == str(before)
     return again
-
-
-@holds()
-def older_sharded_states(api: Any) -> Any:
-    """`sharded_optim_state_dict` and `flatten_sharded_optim_state_dict` save and load shards."""
-    model, optimizer = stepped(api, use_orig_params=False)
-    before = plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
-    state = api.FSDP.sharded_optim_state_dict(model, optimizer)
-    train(model, optimizer)
-    loaded = api.FSDP.flatten_sharded_optim_state_dict(state, model, optim=optimizer)
-    optimizer.load_state_dict(loaded)
-    after = plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
-    assert same(before, after)
-    return sorted(state["state"]), after
 
 
 @holds()
@@ -653,21 +611,6 @@ def groups_added_later(api: Any) -> Any:
     assert not torch.equal(found["head.weight"], net().head.weight)
     assert torch.equal(found["stem.weight"], net().stem.weight)
     return losses, found
-
-
-@holds()
-def shards_with_a_mesh(api: Any) -> Any:
-    """With a device mesh the sharded states are DTensors, and load."""
-    types = api.StateDictType
-    model, optimizer = stepped(api, device_mesh=init_device_mesh("cpu", (2,)))
-    before = saved(api, model, optimizer)
-    with api.FSDP.state_dict_type(model, types.SHARDED_STATE_DICT):
-        state = api.FSDP.optim_state_dict(model, optimizer)
-        shard = state["state"]["stem.weight"]["exp_avg"]
-        assert torch.equal(shard.full_tensor(), before["state"]["stem.weight"]["exp_avg"])
-        found = type(shard).__name__, str(shard.placements)
-        load(api, model, optimizer, state)
-    return found, train(model, optimizer)
 
 
 class Named(torch.optim.Adam):
@@ -800,19 +743,6 @@ def entries_of_no_parameter(api: Any) -> Any:
         [t for t in texts if "Found a optim state" in t],
         plain(found[0]),
         train(model, optimizer),
-    )
-
-
-@holds()
-def rekeying_with_the_older_argument(api: Any) -> Any:
-    """`rekey_optim_state_dict` accepts `optim_input` with a warning."""
-    model, optimizer = stepped(api)
-    state = api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
-    local, keys = net(), api.fully_sharded_data_parallel.OptimStateKeyType
-    return said(
-        lambda: api.FSDP.rekey_optim_state_dict(
-            state, keys.PARAM_ID, local, optim_input=list(local.parameters())
-        )
     )
 
 

@@ -63,26 +63,17 @@ def settings(found: Any) -> list[Any]:
 
 @holds()
 def keys_and_values(api: Any) -> Any:
-    """By default `state_dict` gives whole tensors under the names of the wrapped model."""
+    """By default, and with FULL_STATE_DICT, `state_dict` gives whole tensors under the names of the wrapped model, without
+    the buffers that do not persist."""
     results = []
     for use_orig_params in (True, False):
-        state = in_blocks(api, use_orig_params=use_orig_params).state_dict()
-        plain = net().state_dict()
-        assert list(state) == list(plain)
-        assert all(torch.equal(state[name], plain[name]) for name in plain)
-        results.append((type(state).__name__, cloned(state)))
+        model, plain = in_blocks(api, use_orig_params=use_orig_params), net().state_dict()
+        for state in (model.state_dict(), state_of(api, model, "FULL_STATE_DICT")):
+            assert list(state) == list(plain)
+            assert "cache" not in state
+            assert all(torch.equal(state[name], plain[name]) for name in plain)
+            results.append((type(state).__name__, cloned(state)))
     return results
-
-
-@holds()
-def full_type(api: Any) -> Any:
-    """FULL_STATE_DICT is what the default is."""
-    model = in_blocks(api)
-    train(model)
-    state = state_of(api, model, "FULL_STATE_DICT")
-    default = model.state_dict()
-    assert all(torch.equal(state[name], default[name]) for name in state)
-    return cloned(state)
 
 
 @holds()
@@ -102,23 +93,14 @@ def no_shard(api: Any) -> Any:
 
 @holds()
 def rank0_only(api: Any) -> Any:
-    """`rank0_only` gives rank 0 everything and the others nothing."""
-    model = in_blocks(api)
+    """`rank0_only` gives rank 0 everything and the others nothing, but for what belongs to no unit."""
     config = api.FullStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    state = state_of(api, model, "FULL_STATE_DICT", config)
+    state = state_of(api, in_blocks(api), "FULL_STATE_DICT", config)
     assert (len(state) == 0) == (dist.get_rank() != 0)
     assert all(t.device.type == "cpu" for t in state.values())
-    return dict(state)
-
-
-@holds()
-def rank0_only_below_a_plain_root(api: Any) -> Any:
-    """`rank0_only` leaves what belongs to no unit on every rank."""
-    model = blocks_by_hand(api)
-    config = api.FullStateDictConfig(rank0_only=True, offload_to_cpu=True)
-    state = state_of(api, model, "FULL_STATE_DICT", config)
-    assert "stem.weight" in state
-    return sorted(state)
+    below = state_of(api, blocks_by_hand(api), "FULL_STATE_DICT", config)
+    assert "stem.weight" in below
+    return dict(state), sorted(below)
 
 
 @holds()
@@ -160,80 +142,53 @@ def loading_after_backward(api: Any) -> Any:
 
 
 @holds()
-def loading_what_was_read(api: Any) -> Any:
-    """What `torch.save` wrote and `torch.load` reads is loaded."""
-    model, again, file = in_blocks(api), other(api), io.BytesIO()
+def loading_into_another(api: Any) -> Any:
+    """A model without FSDP takes the state, and gives one; so does a model of other units, and one that reads what
+    `torch.save` wrote."""
+    model, file = in_blocks(api), io.BytesIO()
     train(model)
     torch.save(model.state_dict(), file)
     file.seek(0)
-    again.load_state_dict(torch.load(file))
-    assert close(full(api, model), full(api, again))
-    return full(api, again)
-
-
-@holds()
-def loading_into_a_plain_model(api: Any) -> Any:
-    """A model without FSDP takes the state, and the other way round."""
-    model, plain = in_blocks(api), net()
-    train(model)
+    plain = net()
     plain.load_state_dict(model.state_dict())
     assert close(full(api, model), {n: p.detach() for n, p in plain.named_parameters()})
-    again = other(api)
-    again.load_state_dict(plain.state_dict())
-    assert close(full(api, model), full(api, again))
-    return full(api, again)
-
-
-@holds()
-def loading_into_other_units(api: Any) -> Any:
-    """A state of one wrapping loads into another."""
-    model = in_blocks(api)
-    train(model)
-    again = api.FSDP(net(), auto_wrap_policy=api.wrap.always_wrap_policy)
-    again.load_state_dict(model.state_dict())
-    assert close(full(api, model), full(api, again))
-    return full(api, again)
+    policy = api.wrap.always_wrap_policy
+    for again, state in (
+        (other(api), torch.load(file)),
+        (other(api), plain.state_dict()),
+        (api.FSDP(net(), auto_wrap_policy=policy), model.state_dict()),
+    ):
+        again.load_state_dict(state)
+        assert close(full(api, model), full(api, again))
+    return full(api, model)
 
 
 @holds()
 def missing_and_unexpected_keys(api: Any) -> Any:
-    """Missing and unexpected keys are an error, or with `strict=False` the result, by their clean names."""
+    """Missing and unexpected keys are an error, or with `strict=False` the result, by their clean names; a tensor of
+    another shape is an error that names it."""
     model = in_blocks(api)
     state = {**model.state_dict(), "more": torch.ones(1)}
     del state["blocks.0.up.bias"], state["head.weight"]
     result = model.load_state_dict(state, strict=False)
     assert result.unexpected_keys == ["more"]
     assert result.missing_keys == ["blocks.0.up.bias", "head.weight"]
-    text = error(lambda: model.load_state_dict(state))
-    assert "blocks.0.up.bias" in text
-    return text.split(":")[0]
-
-
-@holds()
-def shapes_that_differ(api: Any) -> Any:
-    """A tensor of another shape is an error that names it."""
-    model = in_blocks(api)
-    state = {**model.state_dict(), "head.bias": torch.ones(5)}
-    text = error(lambda: model.load_state_dict(state))
-    assert "head.bias" in text
-    return text.split(":")[0]
+    texts = [error(lambda: model.load_state_dict(state))]
+    assert "blocks.0.up.bias" in texts[0]
+    other_shape = {**model.state_dict(), "head.bias": torch.ones(5)}
+    texts.append(error(lambda: model.load_state_dict(other_shape)))
+    assert "head.bias" in texts[1]
+    return [text.split(":")[0] for text in texts]
 
 
 @holds()
 def prefixes(api: Any) -> Any:
-    """`prefix` comes before every name."""
-    model = in_blocks(api)
+    """`prefix` comes before every name; `destination` is filled and given back."""
+    model, place = in_blocks(api), {"own": torch.ones(1)}
     state = model.state_dict(prefix="before.")
     assert all(name.startswith("before.") for name in state)
-    return list(state)
-
-
-@holds()
-def a_given_destination(api: Any) -> Any:
-    """`destination` is filled and given back."""
-    model, place = in_blocks(api), {"own": torch.ones(1)}
     assert model.state_dict(destination=place) is place
-    return list(place)
+    return list(state), list(place)
 
 
 @holds()
@@ -272,16 +227,16 @@ def ignored_parameters(api: Any) -> Any:
 
 @holds()
 def the_state_is_a_copy(api: Any) -> Any:
-    """What was saved does not change while the model trains on."""
+    """What was saved does not change while the model trains on; it can be deep-copied and loaded again."""
     model = in_blocks(api)
     state = model.state_dict()
-    saved = cloned(state)
+    saved, copied = cloned(state), copy.deepcopy(state)
     train(model)
-    assert close(
-        {n: t for n, t in state.items() if n != "scale"},
-        {n: t for n, t in saved.items() if n != "scale"},
-    )
-    return saved
+    state, saved = ({n: t for n, t in s.items() if n != "scale"} for s in (state, saved))
+    assert close(state, saved)
+    model.load_state_dict(copied)
+    assert close(full(api, model), initial())
+    return saved, full(api, model)
 
 
 @holds()
@@ -304,14 +259,17 @@ def saving_does_not_disturb(api: Any) -> Any:
 
 @holds()
 def optimizers_go_on_after_loading(api: Any) -> Any:
-    """After loading, an optimizer goes on with the same parameters."""
-    model = in_blocks(api)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    losses = train(model, optimizer)
-    model.load_state_dict(net().state_dict())
-    losses += train(model, optimizer)
-    assert not close(full(api, model), initial())
-    return losses, full(api, model)
+    """After loading, its own state or another, a model goes on training, with the same optimizer."""
+    results = []
+    for own in (True, False):
+        model = in_blocks(api)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        losses = train(model, optimizer)
+        model.load_state_dict((model if own else net()).state_dict())
+        losses += train(model, optimizer)
+        assert not close(full(api, model), initial())
+        results.append((losses, full(api, model)))
+    return results
 
 
 @holds()
@@ -337,15 +295,6 @@ def shared_modules(api: Any) -> Any:
     assert torch.equal(state["first.weight"], state["second.weight"])
     assert torch.equal(state["one"], state["two"])
     return cloned(state)
-
-
-@holds()
-def buffers(api: Any) -> Any:
-    """Buffers that do not persist are not in the state."""
-    state = in_blocks(api).state_dict()
-    assert "scale" in state
-    assert "cache" not in state
-    return sorted(state)
 
 
 @holds()
@@ -514,38 +463,18 @@ def a_model_without_units(api: Any) -> Any:
 
 @holds()
 def torchs_state_dict_functions(api: Any) -> Any:
-    """`get_model_state_dict` gives clean names and whole tensors, and `set_model_state_dict` takes them."""
-    model, again = in_blocks(api), other(api)
-    train(model)
-    options = StateDictOptions(full_state_dict=True)
-    state = get_model_state_dict(model, options=options)
-    assert list(state) == list(net().state_dict())
-    saved = cloned(state)
-    set_model_state_dict(again, state, options=options)  # of FSDP2 it changes what it is given
-    assert close(full(api, model), full(api, again))
-    return saved
-
-
-@holds()
-def torchs_state_dict_functions_in_shards(api: Any) -> Any:
-    """Without options they give and take shards, of which the type differs."""
-    model, again = in_blocks(api), other(api)
-    train(model)
-    state = get_model_state_dict(model)
-    set_model_state_dict(again, state)
-    assert close(full(api, model), full(api, again))
-    return list(state)
-
-
-@holds()
-def copies_of_states(api: Any) -> Any:
-    """A state can be deep-copied and loaded again."""
+    """`get_model_state_dict` gives clean names and whole tensors, or without options shards, of which the type differs, and
+    `set_model_state_dict` takes them."""
     model = in_blocks(api)
-    state = copy.deepcopy(model.state_dict())
     train(model)
-    model.load_state_dict(state)
-    assert close(full(api, model), initial())
-    return full(api, model)
+    for options in (None, StateDictOptions(full_state_dict=True)):
+        again = other(api)
+        state = get_model_state_dict(model, options=options)
+        assert list(state) == list(net().state_dict())
+        saved = cloned(state)
+        set_model_state_dict(again, state, options=options)  # of FSDP2 it changes what it is given
+        assert close(full(api, model), full(api, again))
+    return saved
 
 
 @holds()

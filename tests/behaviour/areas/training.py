@@ -115,32 +115,23 @@ def empty_shards(api: Any) -> Any:
 
 
 @holds()
-def uneven_shards(api: Any) -> Any:
-    """One step of a 3 x 3 weight over two ranks is what the mean of their gradients says."""
+def gradients_are_means(api: Any) -> Any:
+    """A gradient is the mean of the ranks' gradients: one step of a 3 x 3 weight over two ranks is what it says."""
     torch.manual_seed(1)
     layer = nn.Linear(3, 3, bias=False)
     weight = layer.weight.detach().clone()
-    model = api.FSDP(layer)
+    model = api.FSDP(layer, use_orig_params=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     (x,) = batches(1, 2, 3)
     model(x).sum().backward()
-    optimizer.step()
     mean = x.sum(0)
     dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    gradient = gradients(api, model)["weight"]
+    torch.testing.assert_close(gradient, mean.repeat(3, 1))
+    optimizer.step()
     after = full(api, model)["weight"]
     torch.testing.assert_close(after, weight - 0.1 * mean.repeat(3, 1))
-    return after
-
-
-@holds()
-def gradients_are_means(api: Any) -> Any:
-    """A gradient is the mean of the ranks' gradients."""
-    model = api.FSDP(nn.Linear(1, 2, bias=False), use_orig_params=True)
-    model(torch.tensor([[float(dist.get_rank())]])).sum().backward()
-    (gradient,) = gradients(api, model).values()
-    assert gradient is not None
-    assert gradient.flatten().tolist() == [0.5, 0.5]
-    return gradient
+    return gradient, after
 
 
 @holds()
@@ -217,36 +208,28 @@ def units_unfrozen_later(api: Any) -> Any:
 
 @holds()
 def frozen_after_wrapping(api: Any) -> Any:
-    """A part that is frozen after it was wrapped stays as it is."""
-    model = in_blocks(api)
-    for parameter in model.blocks.parameters():
-        parameter.requires_grad_(False)
-    before = full(api, model)
-    losses = train(model)
-    after = full(api, model)
-    assert torch.equal(after["blocks.0.up.weight"], before["blocks.0.up.weight"])
-    assert not torch.equal(after["stem.weight"], before["stem.weight"])
-    return losses, after
-
-
-@holds()
-def frozen_by_dropping_gradients(api: Any) -> Any:
-    """A part whose gradients are set to None before each step stays as it is."""
-    model = in_blocks(api)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    before, losses = full(api, model), []
-    for x in batches(3):
-        optimizer.zero_grad()
-        loss = model(x).pow(2).mean()
-        loss.backward()
-        for parameter in model.blocks.parameters():
-            parameter.grad = None
-        optimizer.step()
-        losses.append(loss.item())
-    after = full(api, model)
-    assert torch.equal(after["blocks.1.down.bias"], before["blocks.1.down.bias"])
-    assert not torch.equal(after["head.weight"], before["head.weight"])
-    return losses, after
+    """Parts that are frozen after they were wrapped, units or parameters of units, stay as they are; so do parts whose
+    gradients are set to None before each step."""
+    results = []
+    for part, drops in (("blocks", False), ("blocks", True), ("bias", False)):
+        model = in_blocks(api)
+        frozen = [(n, p) for n, p in model.named_parameters() if part in n]
+        for _, parameter in frozen:
+            parameter.requires_grad_(drops)
+        before, losses = full(api, model), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for x in batches(3):
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            for _, parameter in frozen:
+                parameter.grad = None
+            optimizer.step()
+            losses.append(loss.item())
+        after = full(api, model)
+        assert all(torch.equal(p, before[n]) == (part in n) for n, p in after.items())
+        results.append((losses, after))
+    return results
 
 
 @holds()
@@ -456,62 +439,41 @@ def evaluation_under_no_grad(api: Any) -> Any:
 
 
 @holds()
-def evaluation_before_training(api: Any) -> Any:
-    """A model that was evaluated before its optimizer was built trains the same."""
+def evaluation_between_steps(api: Any) -> Any:
+    """Evaluations before the optimizer is built, and between two steps, do not change the training."""
+    results = []
     for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
         model = in_blocks(api, sharding_strategy=api.ShardingStrategy[strategy])
         with torch.no_grad():
             model(*batches(1))
-        losses = train(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for x in batches(2):
+            results.append(train(model, optimizer, inputs=[x]))
+            with torch.no_grad():
+                results.append(model(x).pow(2).mean().item())
         assert close(full(api, model), train_alone(net()))
-    return losses, full(api, model)
-
-
-@holds()
-def evaluation_between_steps(api: Any) -> Any:
-    """An evaluation between two steps does not change the training."""
-    model = in_blocks(api)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for x in batches(2):
-        losses += train(model, optimizer, inputs=[x])
-        with torch.no_grad():
-            losses.append(model(x).pow(2).mean().item())
-    assert close(full(api, model), train_alone(net()))
-    return losses, full(api, model)
+    return results, full(api, model)
 
 
 @holds()
 def changed_in_place(api: Any) -> Any:
-    """A change in place of a sharded parameter shows in the next forward."""
-    model = in_blocks(api)
-    losses = train(model)
-    before = full(api, model)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(0.5)
-    assert close(full(api, model), {name: p * 0.5 for name, p in before.items()})
-    return losses, model(*batches(1)).detach(), full(api, model)
-
-
-@holds()
-def data_changed_in_place(api: Any) -> Any:
-    """A change in place of a parameter's `.data` shows in the next forward."""
-    model = in_blocks(api)
-    for parameter in model.parameters():
-        parameter.data.fill_(0.25)
-    return model(*batches(1)).detach(), full(api, model)
-
-
-@holds()
-def data_replaced(api: Any) -> Any:
-    """An assignment to a parameter's `.data` shows in the next forward."""
-    model = in_blocks(api)
-    for parameter in model.parameters():
-        parameter.data = parameter.data * 0.5
-    found = full(api, model)
-    assert close(found, {n: p.detach() * 0.5 for n, p in net().named_parameters()})
-    return model(*batches(1)).detach(), found
+    """A change in place of a parameter or of its `.data`, and an assignment to `.data`, show in the next forward."""
+    results: list[Any] = []
+    for change in (
+        lambda p: p.mul_(0.5),
+        lambda p: p.data.mul_(0.5),
+        lambda p: setattr(p, "data", p.data * 0.5),
+    ):
+        model = in_blocks(api)
+        losses = train(model)
+        before = full(api, model)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                change(parameter)
+        found = full(api, model)
+        assert close(found, {name: p * 0.5 for name, p in before.items()})
+        results.append((losses, model(*batches(1)).detach(), found))
+    return results
 
 
 @holds()
@@ -568,33 +530,20 @@ def forward_called_by_name(api: Any) -> Any:
 
 @holds()
 def whole_parameters_in_forward(api: Any) -> Any:
-    """Inside of `forward` a unit's parameters are whole, under their names."""
+    """Inside of `forward` a unit's parameters are whole, under their names, and no distributed tensors: any operation
+    works on them."""
     seen: list[Any] = []
 
     def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
-        seen.extend((name, tuple(p.shape)) for name, p in m.named_parameters())
-        return m.layer(x)
+        parameters = m.named_parameters()
+        seen.extend((name, tuple(p.shape), type(p.data).__name__) for name, p in parameters)
+        return torch.einsum("bi,oi->bo", x, m.layer.weight.view(-1).view(3, 5)) + m.layer.bias
 
     model = api.FSDP(layers(forward, layer=(5, 3)), use_orig_params=True)
-    model(torch.ones(1, 5))
-    assert seen == [("layer.weight", (3, 5)), ("layer.bias", (3,))]
-    return seen
-
-
-@holds()
-def gathered_parameters_are_plain(api: Any) -> Any:
-    """Inside of `forward` a layer's weight is no distributed tensor: any operation works on it."""
-    kinds: list[Any] = []
-
-    class Working(nn.Linear):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            kinds.append(type(self.weight.data).__name__)
-            return torch.einsum("bi,oi->bo", x, self.weight.view(-1).view(3, 5)) + self.bias
-
-    model = api.FSDP(Working(5, 3))
     out = model(torch.ones(1, 5))
     out.sum().backward()
-    return kinds, tuple(out.shape)
+    assert [each[:2] for each in seen] == [("layer.weight", (3, 5)), ("layer.bias", (3,))]
+    return seen, tuple(out.shape)
 
 
 @holds(in_place="a hook of `model.module` is one of the model")
@@ -637,16 +586,6 @@ def backward_hooks(api: Any) -> Any:
     out.sum().backward()
     assert sorted(name for name, _ in seen) == ["head", "out"]
     return seen, gradients(api, model)
-
-
-@holds()
-def training_after_loading(api: Any) -> Any:
-    """A model that saved and loaded its state goes on training."""
-    model = in_blocks(api)
-    losses = train(model)
-    model.load_state_dict(model.state_dict())
-    losses += train(model, inputs=batches(6)[3:])
-    return losses, full(api, model)
 
 
 @holds()

@@ -11,7 +11,6 @@ from torch import nn
 
 from ..registry import holds
 from .common import (
-    Block,
     Tied,
     batches,
     blocks_by_hand,
@@ -23,6 +22,7 @@ from .common import (
     gradients,
     in_blocks,
     initial,
+    layers,
     net,
     said,
     train,
@@ -82,14 +82,22 @@ def changes_are_written_back(api: Any) -> Any:
 
 @holds()
 def changes_are_not_written_back(api: Any) -> Any:
-    """With `writeback=False` changes inside do not stay."""
-    model = in_blocks(api)
-    with api.FSDP.summon_full_params(model, writeback=False), torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    found = full(api, model)
-    assert close(found, initial())
-    return found, model(*batches(1)).detach()
+    """With `writeback=False` changes inside do not stay, of parameters or of gradients."""
+    results = []
+    for with_grads in (False, True):
+        model, plain = in_blocks(api), in_blocks(api)
+        for unit in (model, plain):
+            unit(*batches(1)).sum().backward()
+        context = api.FSDP.summon_full_params(model, writeback=False, with_grads=with_grads)
+        with context, torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+                if with_grads:
+                    parameter.grad.zero_()
+        assert close(full(api, model), initial())
+        assert close(gradients(api, model), gradients(api, plain))
+        results.append((full(api, model), gradients(api, model), model(*batches(1)).detach()))
+    return results
 
 
 @holds()
@@ -105,24 +113,16 @@ def changes_of_no_shard(api: Any) -> Any:
 
 @holds()
 def changes_of_one_rank(api: Any) -> Any:
-    """Each rank writes back its own shard of what it changed."""
-    model = api.FSDP(nn.Linear(4, 4, bias=False))
-    with api.FSDP.summon_full_params(model), torch.no_grad():
-        model.weight.fill_(dist.get_rank() + 1)
-    found = full(api, model)["weight"]
-    assert found.flatten().tolist() == [1.0] * 8 + [2.0] * 8
-    return found
-
-
-@holds()
-def one_element(api: Any) -> Any:
-    """A parameter of one element can be changed, though only one rank holds it."""
-    torch.manual_seed(1)
-    model = api.FSDP(nn.Linear(1, 1, bias=False))
-    with api.FSDP.summon_full_params(model), torch.no_grad():
-        model.weight.fill_(3.0)
-    assert full(api, model)["weight"].item() == 3.0
-    return full(api, model), model(torch.ones(1, 1)).detach()
+    """Each rank writes back its own shard of what it changed, of one element too, which only one rank holds."""
+    results = []
+    for size, expected in ((4, [1.0] * 8 + [2.0] * 8), (1, [1.0])):
+        model = api.FSDP(nn.Linear(size, size, bias=False))
+        with api.FSDP.summon_full_params(model), torch.no_grad():
+            model.weight.fill_(dist.get_rank() + 1)
+        found = full(api, model)["weight"]
+        assert found.flatten().tolist() == expected
+        results.append((found, model(torch.ones(1, size)).detach()))
+    return results
 
 
 @holds()
@@ -137,9 +137,20 @@ def on_rank_0_only(api: Any) -> Any:
 
 
 @holds()
-def on_rank_0_with_writeback(api: Any) -> Any:
-    """`rank0_only` with `writeback`, which is the default, is an error."""
-    return error(lambda: enter(api.FSDP.summon_full_params(in_blocks(api), rank0_only=True)))
+def refused_options(api: Any) -> Any:
+    """`rank0_only` with `writeback`, which is the default, `offload_to_cpu` with NO_SHARD, and `with_grads` without
+    `use_orig_params`, or with `offload_to_cpu`, are errors."""
+
+    def refused(options: dict[str, Any], **how: bool) -> str:
+        model = in_blocks(api, **options)
+        return error(lambda: enter(api.FSDP.summon_full_params(model, **how)))
+
+    return [
+        refused({}, rank0_only=True),
+        refused({"sharding_strategy": api.ShardingStrategy.NO_SHARD}, offload_to_cpu=True),
+        refused({"use_orig_params": False}, with_grads=True),
+        refused({}, with_grads=True, offload_to_cpu=True),
+    ]
 
 
 @holds()
@@ -154,13 +165,6 @@ def on_the_cpu(api: Any) -> Any:
     texts = [text for text in said(look) if "offload_to_cpu=True with rank0_only=True" in text]
     assert len(texts) == 1
     return found
-
-
-@holds()
-def on_the_cpu_of_no_shard(api: Any) -> Any:
-    """`offload_to_cpu` with NO_SHARD is an error."""
-    model = in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
-    return error(lambda: enter(api.FSDP.summon_full_params(model, offload_to_cpu=True)))
 
 
 @holds()
@@ -191,58 +195,31 @@ def one_unit(api: Any) -> Any:
 
 @holds()
 def a_root_that_is_no_unit(api: Any) -> Any:
-    """All units below a module that is none are whole."""
-    model = blocks_by_hand(api)
-    with api.FSDP.summon_full_params(model):
-        found = {name: p.detach().clone() for name, p in model.named_parameters()}
-    assert close({clean(n): p for n, p in found.items()}, dict(net().named_parameters()))
-    return found
-
-
-@holds()
-def a_model_without_units(api: Any) -> Any:
-    """Without any unit nothing happens."""
-    model = net()
-    with api.FSDP.summon_full_params(model):
-        return [name for name, _ in model.named_parameters()]
+    """All units below a module that is none are whole; without any unit nothing happens."""
+    results = []
+    for model in (blocks_by_hand(api), net()):
+        with api.FSDP.summon_full_params(model):
+            results.append({clean(n): p.detach().clone() for n, p in model.named_parameters()})
+        assert close(results[-1], initial())
+    return results
 
 
 @holds()
 def inside_of_itself(api: Any) -> Any:
-    """`summon_full_params` inside of itself is an error."""
+    """`summon_full_params` is an error inside of itself, of a forward and of a backward, and `apply` inside of it."""
     model = in_blocks(api)
     with api.FSDP.summon_full_params(model):
-        return error(lambda: enter(api.FSDP.summon_full_params(model)))
-
-
-@holds()
-def in_forward(api: Any) -> Any:
-    """`summon_full_params` inside of a forward is an error."""
-
-    class Summoning(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(5))
-
-        def forward(self, unit: Any) -> None:
-            with unit.summon_full_params(unit):
-                pass
-
-    model = api.FSDP(Summoning())
-    text = error(lambda: model(model))
-    assert "Cannot manually unshard parameters during forward/backward" in text
-    return text
-
-
-@holds()
-def in_backward(api: Any) -> Any:
-    """`summon_full_params` inside of a backward is an error."""
-    model = api.FSDP(nn.Linear(4, 1))
-    out = model(*batches(1))
-    out.register_hook(lambda _: enter(api.FSDP.summon_full_params(model)))
-    text = error(out.sum().backward)
-    assert "Cannot manually unshard parameters during forward/backward" in text
-    return text
+        texts = [error(lambda: enter(api.FSDP.summon_full_params(model)))]
+        texts.append(error(lambda: model.apply(lambda module: None)))
+    assert "expected to be in states" in texts[1]
+    unit = api.FSDP(layers(lambda m, unit: enter(unit.summon_full_params(unit)), layer=(4, 1)))
+    texts.append(error(lambda: unit(unit)))
+    unit = api.FSDP(nn.Linear(4, 1))
+    out = unit(*batches(1))
+    out.register_hook(lambda _: enter(api.FSDP.summon_full_params(unit)))
+    texts.append(error(out.sum().backward))
+    assert all("Cannot manually unshard parameters during" in text for text in texts[2:])
+    return texts
 
 
 @holds()
@@ -258,13 +235,15 @@ def between_forward_and_backward(api: Any) -> Any:
 
 @holds()
 def between_two_forwards(api: Any) -> Any:
-    """Between two evaluations it shows the same parameters, and the model trains on."""
+    """Between two evaluations it shows the same parameters; the model trains on, and clones made inside stay."""
     model, (x,) = in_blocks(api), batches(1)
     with torch.no_grad():
         first = model(x)
         whole = full(api, model)
         assert torch.equal(model(x), first)
-    return whole, first, train(model), full(api, model)
+    losses = train(model)
+    assert close(whole, initial())
+    return whole, first, losses, full(api, model)
 
 
 @holds()
@@ -282,8 +261,9 @@ def between_backward_and_step(api: Any) -> Any:
 
 @holds()
 def with_gradients(api: Any) -> Any:
-    """`with_grads` shows whole gradients, and writes their changes back."""
+    """`with_grads` shows None before any backward, then whole gradients, and writes their changes back."""
     model = in_blocks(api)
+    assert set(gradients(api, model).values()) == {None}
     model(*batches(1)).sum().backward()
     before = gradients(api, model)
     with api.FSDP.summon_full_params(model, with_grads=True):
@@ -294,42 +274,6 @@ def with_gradients(api: Any) -> Any:
     after = gradients(api, model)
     assert close({n: 2 * g for n, g in before.items() if g is not None}, after)
     return before, after
-
-
-@holds()
-def with_gradients_not_written_back(api: Any) -> Any:
-    """With `writeback=False` changes of gradients do not stay."""
-    model = in_blocks(api)
-    model(*batches(1)).sum().backward()
-    with api.FSDP.summon_full_params(model, with_grads=True, writeback=False):
-        for parameter in model.parameters():
-            assert parameter.grad is not None
-            parameter.grad *= 2
-    plain = in_blocks(api)
-    plain(*batches(1)).sum().backward()
-    assert close(gradients(api, model), gradients(api, plain))
-    return gradients(api, model)
-
-
-@holds()
-def without_gradients_yet(api: Any) -> Any:
-    """Before any backward `with_grads` shows None."""
-    model = in_blocks(api)
-    found = gradients(api, model)
-    assert set(found.values()) == {None}
-    return found
-
-
-@holds()
-def with_gradients_of_flat_parameters(api: Any) -> Any:
-    """`with_grads` without `use_orig_params`, or with `offload_to_cpu`, is an error."""
-    flat, orig = in_blocks(api, use_orig_params=False), in_blocks(api)
-    return [
-        error(lambda: enter(api.FSDP.summon_full_params(flat, with_grads=True))),
-        error(
-            lambda: enter(api.FSDP.summon_full_params(orig, with_grads=True, offload_to_cpu=True))
-        ),
-    ]
 
 
 @holds()
@@ -348,23 +292,18 @@ def after_an_error_inside(api: Any) -> Any:
 
 @holds()
 def shared_parameters(api: Any) -> Any:
-    """Parameters that two modules share are one inside, and a change shows in both."""
+    """Parameters that two modules share are one inside, and a change shows in both; `apply` changes them too."""
     torch.manual_seed(1)
     model = in_blocks(api, Tied())
     with api.FSDP.summon_full_params(model), torch.no_grad():
         model.embed.weight.fill_(0.5)
         assert torch.equal(model.out.weight, model.embed.weight)
-    return full(api, model), model(torch.arange(4)).detach()
-
-
-@holds()
-def copies_of_values(api: Any) -> Any:
-    """Clones made inside stay as they are, while the model trains on."""
-    model = in_blocks(api)
-    before = full(api, model)
-    train(model)
-    assert close(before, initial())
-    return before
+    found = full(api, model), model(torch.arange(4)).detach()
+    with torch.no_grad():
+        model.apply(lambda m: m.weight.fill_(3.0) if isinstance(m, nn.Embedding) else None)
+    after = full(api, model)
+    assert (after["embed.weight"] == 3).all()
+    return found, after
 
 
 @holds()
@@ -415,31 +354,3 @@ def apply_below_a_plain_root(api: Any) -> Any:
     found = full(api, model)
     assert all((p == 1).all() for name, p in found.items() if "weight" in name)
     return seen, found
-
-
-@holds()
-def apply_with_shared_parameters(api: Any) -> Any:
-    """`apply` changes parameters that two modules share."""
-    torch.manual_seed(1)
-    model = in_blocks(api, Tied())
-
-    @torch.no_grad()
-    def fill(module: nn.Module) -> None:
-        if isinstance(module, nn.Embedding):
-            module.weight.fill_(3.0)
-
-    model.apply(fill)
-    found = full(api, model)
-    assert (found["embed.weight"] == 3).all()
-    return found
-
-
-@holds()
-def apply_while_summoned(api: Any) -> Any:
-    """`apply` inside of `summon_full_params` is an error."""
-    model = in_blocks(api)
-    assert isinstance(model.blocks[0].module, Block)
-    with model.summon_full_params(model):
-        text = error(lambda: model.apply(lambda module: None))
-    assert "expected to be in states" in text
-    return text
