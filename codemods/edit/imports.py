@@ -211,7 +211,8 @@ def _in_block(
         first, stop = file.lines(node)
         own = texts.pop(first, None)
         if own is None:
-            yield Edit(first, stop, "")
+            # Behind the block may be a function of ours: what stands there takes the last line's place.
+            yield Edit(first, stop, texts.pop(stop, "") if node is block[-1] else "")
         else:
             yield Edit(first, len(file.text[:stop].rstrip("\r\n")), own.rstrip("\r\n"))
     yield from (Edit(place, place, text) for place, text in texts.items())

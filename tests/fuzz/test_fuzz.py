@@ -132,6 +132,12 @@ FOUND = {
         "with fsdp.FullyShardedDataParallel.state_dict_type(m, fsdp.StateDictType.FULL_STATE_DICT):\r"
         "    sd = m.state_dict()\n"
     ),
+    "imports of a block stay in it, above a new function": (
+        "from torch.distributed.fsdp import fully_shard, FullyShardedDataParallel\nif TYPE_CHECKING:\n"
+        "    from torch.distributed.fsdp.fully_sharded_data_parallel import StateDictType as StateDictType\n"
+        "    from torch.distributed.fsdp.fully_sharded_data_parallel import StateDictType\n"
+        "def build():\n    model = Net()\n    model = FullyShardedDataParallel(\n        model,\n    )  # FSDP\n"
+    ),
     "what a first run gathers, a second leaves": (
         f"{FSDP}model = FSDP(Net())\nmodel.apply(init)\n"
     ),
