@@ -1,0 +1,172 @@
+"""Models that are sharded in place: which units they have, and what a unit is."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from fsdp_migrate.runtime import (
+    ChangedFromFSDP1,
+    FullyShardedDataParallel,
+    MixedPrecision,
+    ModuleWrapPolicy,
+    ShardingStrategy,
+    like_fsdp1,
+)
+from fsdp_migrate.runtime import units as units_of
+
+from .test_in_place import Block, Net, X, literal
+
+pytestmark = [pytest.mark.usefixtures("one_rank"), pytest.mark.filterwarnings("ignore")]
+
+# Units #
+
+
+def test_units_have_fsdp1s_arguments() -> None:
+    expected = inspect.signature(FullyShardedDataParallel).parameters.values()
+    found = inspect.signature(units_of).parameters.values()
+    assert [(p.name, p.default) for p in found] == [(p.name, p.default) for p in expected]
+
+
+def test_units_come_innermost_first_with_what_fully_shard_needs() -> None:
+    model = Net()
+    precision = MixedPrecision(torch.bfloat16, torch.float32)
+    given = {}
+    for module, options in units_of(
+        model,
+        None,
+        ShardingStrategy.SHARD_GRAD_OP,
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        mixed_precision=precision,
+        ignored_states=[model.stem.bias],
+    ):
+        given[module] = options
+        fully_shard(module, **options)
+    assert list(given) == [*model.blocks, model]
+    inner = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    assert given[model.blocks[0]]["mp_policy"] == inner
+    assert given[model]["mp_policy"] == replace(inner, cast_forward_inputs=True)
+    assert len({id(options["mesh"]) for options in given.values()}) == 1
+    assert all(options["reshard_after_forward"] is False for options in given.values())
+    assert given[model]["ignored_params"] == {model.stem.bias}
+    assert type(model).__name__ == "FSDPNet"
+    assert not isinstance(model, FullyShardedDataParallel)
+
+
+def test_options_that_are_not_needed_are_left_out() -> None:
+    (_, options), *_ = [(m, o) for m, o in units_of(nn.Linear(2, 2)) if fully_shard(m, **o)]
+    assert list(options) == ["mesh"]
+
+
+def test_errors_come_before_the_first_unit() -> None:
+    with pytest.raises(ValueError, match="requires explicit specification"):
+        units_of(Net(), sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+    with pytest.raises(ValueError, match="already have FSDP applied"):
+        units_of(literal(), auto_wrap_policy=ModuleWrapPolicy({Block}))
+    model = Net()
+    model.blocks[0].used.weight.requires_grad_(False)
+    with pytest.raises(ValueError, match="requires_grad=True and False"):
+        units_of(model, auto_wrap_policy=ModuleWrapPolicy({Block}))
+
+
+def test_a_unit_that_was_not_sharded_is_said() -> None:
+    with pytest.raises(RuntimeError, match=r"fully_shard\(module, \*\*options\)"):
+        list(units_of(Net()))
+
+
+def test_what_is_sharded_already_is_left_out() -> None:
+    assert list(units_of(literal())) == []
+
+
+def test_containers_belong_to_the_unit_around_them() -> None:
+    model = nn.Sequential(nn.ModuleList([nn.Linear(2, 2)]), nn.Linear(2, 2))
+    policy = ModuleWrapPolicy({nn.ModuleList})
+    with pytest.warns(ChangedFromFSDP1, match="0 is no unit.*FSDP007"):
+        found = [m for m, o in units_of(model, auto_wrap_policy=policy) if fully_shard(m, **o)]
+    assert found == [model]
+    assert isinstance(model[0][0].weight, DTensor)
+
+
+def test_a_container_as_the_model() -> None:
+    blocks = nn.ModuleList([Block(), Block()])
+    policy = ModuleWrapPolicy({Block})
+    found = [m for m, o in units_of(blocks, auto_wrap_policy=policy) if fully_shard(m, **o)]
+    assert found == list(blocks)
+    model = nn.ModuleList([Block()])
+    with pytest.raises(ValueError, match="containers"), like_fsdp1(model):
+        [fully_shard(m, **o) for m, o in units_of(model)]
+
+
+def test_buffers_and_prefetching_without_like_fsdp1() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model.register_buffer("scale", torch.ones(1))
+    for module, options in units_of(
+        model,
+        auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+        mixed_precision=MixedPrecision(buffer_dtype=torch.bfloat16),
+        forward_prefetch=True,
+    ):
+        fully_shard(module, **options)
+    assert model.scale.dtype is torch.bfloat16
+    assert model.state_dict()["scale"].dtype is torch.float32
+    model(X)
+    first, second = (layer._get_fsdp_state() for layer in model)
+    assert first._states_to_forward_prefetch == [second]
+    assert len(model._forward_hooks) == 1, "only FSDP2's own is left"
+
+
+# What a unit is #
+
+
+def test_a_unit_is_of_its_class_by_name_and_of_fsdp1s_by_isinstance() -> None:
+    model = literal()
+    assert str(type(model)) == str(Net)
+    assert repr(model) == repr(Net())
+    assert isinstance(model, Net)
+    assert isinstance(model, FSDPModule)
+    assert isinstance(model, FullyShardedDataParallel)
+    assert not isinstance(fully_shard(Net()), FullyShardedDataParallel)
+    assert FullyShardedDataParallel.fsdp_modules(model) == [model, *model.blocks]
+    assert list(inspect.signature(model.blocks[0].forward).parameters) == ["x", "scale"]
+    assert type(literal(nn.Sequential(Block(), Block()))[:1]) is nn.Sequential
+    with pytest.raises(TypeError, match="cannot copy"):
+        copy.deepcopy(model)
+
+
+def test_an_encoder_layer_keeps_its_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()
+    calls = []
+    fast = torch._transformer_encoder_layer_fwd
+    monkeypatch.setattr(
+        torch, "_transformer_encoder_layer_fwd", lambda *a: (calls.append(1), fast(*a))[1]
+    )
+    with like_fsdp1(layer):
+        fully_shard(layer)
+    with torch.no_grad():
+        layer(torch.ones(1, 3, 4))
+    assert calls
+
+
+def test_hooks_of_before_run_with_whole_parameters() -> None:
+    model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)))
+    expected = model(X)
+    with like_fsdp1(model):
+        fully_shard(model[0])
+        fully_shard(model)
+    torch.testing.assert_close(model(X), expected)
+
+
+def test_a_forward_of_the_object_itself_gathers() -> None:
+    model = Net()
+    model.forward = lambda x: model.stem(x)  # type: ignore[method-assign]
+    expected = model(X)
+    literal(model)
+    assert torch.equal(model(X), expected)
+    model(X).sum().backward()
