@@ -82,7 +82,7 @@ def another_default_type() -> None:
     change(state_dict_types, "default_settings", lambda: settings)
 
 
-@found_by("training.unused_parameters_of_used_units")
+@found_by("trained_parameters.unused_parameters_of_used_units")
 def no_gradients_of_zero() -> None:
     change(gradients, "_reduce", lambda group, reduce, **how: reduce())
 
@@ -92,7 +92,7 @@ def unreduced_gradients_come_back() -> None:
     change(gradients, "_is_cleared", lambda parameter: False)
 
 
-@found_by("optimizers.built_before_wrapping")
+@found_by("optimizer_parameters.built_before_wrapping")
 def older_optimizers_are_left() -> None:
     change(bridge, "replace_parameters", lambda successors: None)
 
@@ -109,7 +109,7 @@ def a_unit_too_many() -> None:
 IN_PLACE = "in place"
 
 
-@found_by("training.unused_parameters_of_used_units", IN_PLACE)
+@found_by("trained_parameters.unused_parameters_of_used_units", IN_PLACE)
 def no_gradients_of_zero_in_place() -> None:
     change(gradients, "keeps", lambda unit, quirk: quirk != "zero_gradients")
 
@@ -119,7 +119,7 @@ def sharded_state_dicts_in_place() -> None:
     change(in_place_units, "follow_default_type", lambda unit: None)
 
 
-@found_by("optimizers.built_before_wrapping", IN_PLACE)
+@found_by("optimizer_parameters.built_before_wrapping", IN_PLACE)
 def older_optimizers_are_left_in_place() -> None:
     change(in_place, "replace_parameters", lambda successors, attributes: 0)
 
@@ -129,7 +129,7 @@ def a_unit_too_many_in_place() -> None:
     a_unit_too_many()
 
 
-@found_by("precision.inputs_of_inner_units", IN_PLACE)
+@found_by("precision_of_inputs.inputs_of_inner_units", IN_PLACE)
 def inputs_of_units_are_cast_in_place() -> None:
     set_cast = torch_private.set_cast_forward_inputs
     change(torch_private, "set_cast_forward_inputs", lambda unit, cast: set_cast(unit, True))

@@ -1,19 +1,7 @@
 """The areas; importing them registers their behaviours."""
 
-from . import (  # noqa: F401
-    accumulation,
-    clipping,
-    grad_scaler,
-    ignored,
-    initialization,
-    optimizers,
-    precision,
-    programs,
-    refusals,
-    state_dicts,
-    training,
-    traversal,
-    whole_parameters,
-    wrapping,
-    writeback,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -20,7 +20,7 @@ from .common import (
     layers,
     train,
 )
-from .initialization import two_by_two
+from .process_groups import two_by_two
 
 
 def accumulate(model: Any, synced: str, inputs: list[torch.Tensor]) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..registry import holds
 from .common import Block, batches, close, error, full, gradients, in_blocks, net, said
-from .initialization import two_by_two
+from .process_groups import two_by_two
 
 NEAR = 1e-6  # norms add up differently shaped shards
 

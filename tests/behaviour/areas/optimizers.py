@@ -1,6 +1,4 @@
-"""Optimizers and their state dicts."""
-
-from __future__ import annotations
+"""Optimizers' states: saving and loading them, whole and sharded."""
 
 import copy
 import tempfile
@@ -20,24 +18,10 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.optim import _apply_optimizer_in_backward
 
 from ..registry import cannot, each, holds
-from .common import (
-    batches,
-    blocks_by_hand,
-    close,
-    error,
-    full,
-    in_blocks,
-    initial,
-    layers,
-    net,
-    said,
-    train,
-    train_alone,
-)
-from .initialization import two_groups
+from .common import batches, blocks_by_hand, close, full, in_blocks, layers, net, said, train
+from .process_groups import two_groups
 
 
 def stepped(api: Any, model: Any = None, optimizer: Any = torch.optim.Adam, **options: Any) -> Any:
@@ -134,6 +118,8 @@ def with_an_ignored_head(api: Any) -> Any:
 
 
 NAMES = {name for name, _ in net().named_parameters()}
+
+
 SAVED: dict[str, tuple[Any, ...]] = {
     "keys_are_those_of_the_model": ("The names are those of the model's state dict.", in_blocks),
     "no_shard": (
@@ -239,133 +225,6 @@ def sharded_type(api: Any) -> Any:
 
 
 @holds()
-def groups_of_parameters(api: Any) -> Any:
-    """Groups with options of their own, within one unit, are saved by name and train the same."""
-    model = in_blocks(api)
-
-    def grouped(model: Any) -> torch.optim.Optimizer:
-        named = list(model.named_parameters())
-        weights = [p for name, p in named if name.endswith("weight")]
-        biases = [p for name, p in named if name.endswith("bias")]
-        groups = [{"params": weights, "weight_decay": 0.1}, {"params": biases, "lr": 0.2}]
-        return torch.optim.AdamW(groups, lr=0.05)
-
-    optimizer = grouped(model)
-    losses = train(model, optimizer)
-    state = api.FSDP.optim_state_dict(model, optimizer)
-    before = plain(state)
-    assert len(state["param_groups"]) == 2
-    assert all(name.endswith("bias") for name in state["param_groups"][1]["params"])
-    again = in_blocks(api)
-    go_on(api, model, optimizer, again, grouped(again))
-    return losses, before, full(api, again)
-
-
-@holds()
-def two_optimizers(api: Any) -> Any:
-    """Two optimizers share a unit; only the gradients of one of them are dropped."""
-    model = in_blocks(api)
-    named = list(model.named_parameters())
-    optimizers = [
-        torch.optim.Adam([p for n, p in named if n.endswith("weight")], lr=0.05),
-        torch.optim.AdamW([p for n, p in named if n.endswith("bias")], lr=0.1),
-    ]
-    losses = []
-    for step, x in enumerate(batches(4)):
-        loss = model(x).pow(2).mean()
-        loss.backward()
-        losses.append(loss.item())
-        for optimizer in optimizers:
-            optimizer.step()
-        for optimizer in optimizers[: 1 + step % 2]:
-            optimizer.zero_grad(set_to_none=True)
-    return losses, full(api, model)
-
-
-@holds()
-def dropped_gradients_between_forward_and_backward(api: Any) -> Any:
-    """`zero_grad` between forward and backward acts as before forward."""
-    results = []
-    for set_to_none in (True, False):
-        model = in_blocks(api)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-        for step, x in enumerate(batches(4)):
-            if step % 2 == 0:
-                optimizer.zero_grad(set_to_none=set_to_none)
-            loss = model(x).pow(2).mean()
-            if step % 2 == 1:
-                optimizer.zero_grad(set_to_none=set_to_none)
-            loss.backward()
-            optimizer.step()
-        results.append(full(api, model))
-    assert close(*results)
-    return results
-
-
-@holds()
-def built_before_wrapping(api: Any) -> Any:
-    """With `use_orig_params` an optimizer that was built before wrapping trains the model."""
-    model = net()
-    expected = train_alone(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    model = in_blocks(api, model)
-    losses = train(model, optimizer)
-    found = full(api, model)
-    assert close(found, expected)
-    return losses, found
-
-
-@holds()
-def built_before_wrapping_by_hand(api: Any) -> Any:
-    """An older optimizer may have groups and a scheduler, and the units be made one after the other."""
-    model = net()
-    groups = [
-        {"params": list(model.blocks.parameters())},
-        {"params": list(model.head.parameters())},
-    ]
-    optimizer = torch.optim.AdamW(
-        [*groups, {"params": model.stem.parameters(), "lr": 0.2}], lr=0.05
-    )
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
-    model = blocks_by_hand(api, model, use_orig_params=True)
-    model = api.FSDP(model, use_orig_params=True)
-    losses = []
-    for x in batches(3):
-        losses += train(model, optimizer, inputs=[x])
-        scheduler.step()
-    state = api.FSDP.optim_state_dict(model, optimizer)
-    return losses, full(api, model), sorted(state["state"]), scheduler.get_last_lr()
-
-
-@holds()
-def built_before_wrapping_without_orig_params(api: Any) -> Any:
-    """Without `use_orig_params` such an optimizer changes nothing."""
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model = in_blocks(api, model, use_orig_params=False)
-    losses = train(model, optimizer)
-    found = full(api, model)
-    assert close(found, initial())
-    return losses, found
-
-
-@holds()
-def kinds_of_optimizers(api: Any) -> Any:
-    """The usual optimizers train the same, one parameter at a time or all at once."""
-    results = []
-    for make in (
-        lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
-        lambda p: torch.optim.Adam(p, lr=0.05, foreach=True),
-        lambda p: torch.optim.AdamW(p, lr=0.05, amsgrad=True),
-        lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
-        lambda p: torch.optim.Adagrad(p, lr=0.05),
-    ):
-        model = in_blocks(api)
-        results.append((train(model, make(model.parameters())), full(api, model)))
-    return results
-
-
-@holds()
 def without_groups(api: Any) -> Any:
     """A state dict without groups is converted without them."""
     model, optimizer = stepped(api)
@@ -461,191 +320,6 @@ def torchs_state_dict_functions(api: Any) -> Any:
     return before, train(model, optimizer)
 
 
-@holds()
-def deprecation(api: Any) -> Any:
-    """The older functions warn that they are deprecated, and what replaces them, and accept `optim_input` with a warning."""
-    model, optimizer = stepped(api, use_orig_params=False)
-    given, local, found = list(model.parameters()), net(), []
-    whole, key = {"rank0_only": False}, api.fully_sharded_data_parallel.OptimStateKeyType.PARAM_ID
-
-    def saves(**options: Any) -> list[str]:
-        take = api.FSDP.full_optim_state_dict
-        return said(lambda: found.append(plain(take(model, optimizer, **whole, **options))))
-
-    texts = saves()
-    assert len(texts) > 0
-    texts += saves(optim_input=given)
-    texts += said(lambda: api.FSDP.shard_full_optim_state_dict(found[0], model, optim=optimizer))
-    texts += said(lambda: api.FSDP.sharded_optim_state_dict(model, optimizer))
-    given = list(local.parameters())
-    rekey = api.FSDP.rekey_optim_state_dict
-    texts += said(lambda: rekey(found[0], key, local, optim_input=given))
-    return [t for t in texts if "is being deprecated" in t or "optim_input" in t], found
-
-
-@holds()
-def older_states(api: Any) -> Any:
-    """`full_optim_state_dict` and `shard_full_optim_state_dict` save and load whole states, `sharded_optim_state_dict` and
-    `flatten_sharded_optim_state_dict` shards."""
-    results: list[Any] = []
-    for save, convert, how in (
-        ("full_optim_state_dict", "shard_full_optim_state_dict", {"rank0_only": False}),
-        ("sharded_optim_state_dict", "flatten_sharded_optim_state_dict", {}),
-    ):
-        model, optimizer = stepped(api, use_orig_params=False)
-        before = plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
-        state = getattr(api.FSDP, save)(model, optimizer, **how)
-        train(model, optimizer)
-        optimizer.load_state_dict(getattr(api.FSDP, convert)(state, model, optim=optimizer))
-        after = plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
-        assert same(before, after)
-        results.append((sorted(state["state"]), before, after))
-    return results
-
-
-@holds()
-def older_full_states_of_rank_0(api: Any) -> Any:
-    """By default `full_optim_state_dict` gives them to rank 0 only, and `scatter_full_optim_state_dict` hands them out."""
-    model, optimizer = stepped(api, use_orig_params=False)
-    state = api.FSDP.full_optim_state_dict(model, optimizer)
-    assert (state == {}) == (dist.get_rank() != 0)
-    before = plain(state)
-    train(model, optimizer)
-    given = state if dist.get_rank() == 0 else None
-    optimizer.load_state_dict(api.FSDP.scatter_full_optim_state_dict(given, model, optim=optimizer))
-    return before, plain(api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
-
-
-@holds()
-def older_states_without_the_optimizer(api: Any) -> Any:
-    """Without the optimizer, `scatter_full_optim_state_dict` finds the groups of parameters in the state dict."""
-    model, _ = stepped(api)
-    weights = [p for name, p in model.named_parameters() if name.endswith("weight")]
-    others = [p for name, p in model.named_parameters() if not name.endswith("weight")]
-    optimizer = torch.optim.Adam([{"params": others}, {"params": weights, "lr": 0.1}], lr=0.05)
-    train(model, optimizer)
-    state = api.FSDP.full_optim_state_dict(model, optimizer)
-    before = plain(state)
-    train(model, optimizer)
-    given = state if dist.get_rank() == 0 else None
-    optimizer.load_state_dict(api.FSDP.scatter_full_optim_state_dict(given, model))
-    again = plain(api.FSDP.full_optim_state_dict(model, optimizer))
-    assert str(again) == str(before)
-    return again
-
-
-@holds()
-def rekey_to_ids(api: Any) -> Any:
-    """`rekey_optim_state_dict` turns names into the numbers of an optimizer without FSDP, which loads it."""
-    model, optimizer = stepped(api)
-    state = api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)
-    local = net()
-    local.load_state_dict(model.state_dict())
-    other = torch.optim.Adam(local.parameters(), lr=0.05)
-    keys = api.fully_sharded_data_parallel.OptimStateKeyType
-    rekeyed = api.FSDP.rekey_optim_state_dict(state, keys.PARAM_ID, local, optim=other)
-    assert sorted(rekeyed["state"]) == list(range(12))
-    other.load_state_dict(rekeyed)
-    return plain(rekeyed)
-
-
-@holds()
-def rekey_to_names(api: Any) -> Any:
-    """`rekey_optim_state_dict` turns numbers into names, which an optimizer of units loads."""
-    local = net()
-    other = torch.optim.Adam(local.parameters(), lr=0.05)
-    local(torch.ones(2, 4)).pow(2).mean().backward()
-    other.step()
-    keys = api.fully_sharded_data_parallel.OptimStateKeyType
-    state = api.FSDP.rekey_optim_state_dict(other.state_dict(), keys.PARAM_NAME, local, optim=other)
-    assert "blocks.1.up.bias" in state["state"]
-    model = in_blocks(api)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    load(api, model, optimizer, state)
-    return plain(state), saved(api, model, optimizer)
-
-
-@holds()
-def changed_gradients(api: Any) -> Any:
-    """A change of gradients in place, and a gradient set to None, act on the step."""
-    model = in_blocks(api)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    (x,) = batches(1)
-    model(x).pow(2).mean().backward()
-    for name, parameter in model.named_parameters():
-        if name.endswith("stem.weight"):
-            parameter.grad = None
-        elif parameter.grad is not None:
-            parameter.grad.mul_(3)
-    optimizer.step()
-    after = full(api, model)
-    assert torch.equal(after["stem.weight"], net().stem.weight)
-    return after
-
-
-@holds()
-def closures(api: Any) -> Any:
-    """An optimizer's step with a closure trains the same."""
-    model = in_blocks(api)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    (x,) = batches(1)
-
-    def closure() -> torch.Tensor:
-        optimizer.zero_grad()
-        loss = model(x).pow(2).mean()
-        loss.backward()
-        return loss
-
-    return [optimizer.step(closure).item() for _ in range(3)], full(api, model)
-
-
-@holds()
-def groups_added_later(api: Any) -> Any:
-    """A group that is added after wrapping trains."""
-    model = in_blocks(api)
-    optimizer = torch.optim.SGD(model.blocks.parameters(), lr=0.1)
-    losses = train(model, optimizer)
-    optimizer.add_param_group({"params": list(model.head.parameters()), "lr": 0.2})
-    losses += train(model, optimizer, inputs=batches(6)[3:])
-    found = full(api, model)
-    assert not torch.equal(found["head.weight"], net().head.weight)
-    assert torch.equal(found["stem.weight"], net().stem.weight)
-    return losses, found
-
-
-class Named(torch.optim.Adam):
-    """An optimizer whose state dict has names, as torch's ``_NamedOptimizer`` has."""
-
-    def __init__(self, model: nn.Module, lr: float = 0.05) -> None:
-        self.names = {p: name for name, p in model.named_parameters()}
-        super().__init__(model.parameters(), lr=lr)
-
-    def state_dict(self) -> dict[str, Any]:
-        groups = [{**g, "params": [self.names[p] for p in g["params"]]} for g in self.param_groups]
-        return {"state": {self.names[p]: s for p, s in self.state.items()}, "param_groups": groups}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for p, name in self.names.items():
-            if name in state_dict["state"]:
-                self.state[p] = dict(state_dict["state"][name])
-
-
-@holds()
-def named_optimizers(api: Any) -> Any:
-    """With `is_named_optimizer` states have the names of `model.named_parameters()`, and load into such an optimizer."""
-    model = in_blocks(api)
-    optimizer = Named(model)
-    train(model, optimizer)
-    state = api.FSDP.optim_state_dict(model, optimizer)
-    before = plain(state)
-    loaded = api.FSDP.optim_state_dict_to_load(model, optimizer, state, is_named_optimizer=True)
-    assert loaded["state"].keys() <= {name for name, _ in model.named_parameters()}
-    groups = [sorted(group["params"]) for group in loaded["param_groups"]]
-    other = Named(model)
-    other.load_state_dict(loaded)
-    return before, groups, sorted(loaded["param_groups"][0]), train(model, other)
-
-
 def through_a_file(api: Any, model: Any, optimizer: Any) -> Any:
     """What `load_sharded_optimizer_state_dict` reads of the states that SHARDED_STATE_DICT has."""
     folder = [tempfile.mkdtemp()]
@@ -692,40 +366,6 @@ def hybrid_states_from_files(api: Any) -> Any:
 
 
 @holds()
-def in_backward(api: Any) -> Any:
-    """Optimizers of `_apply_optimizer_in_backward` step in backward, on reduced gradients, which are gone then."""
-    results = []
-    for when in ("before", "after"):
-        model = net()
-        if when == "before":
-            _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
-        model = in_blocks(api, model)
-        if when == "after":
-            _apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
-        losses = []
-        for x in batches(3):
-            loss = model(x).pow(2).mean()
-            loss.backward()
-            assert all(p.grad is None for p in model.parameters())
-            losses.append(loss.item())
-        found = full(api, model)
-        assert not close(found, initial())
-        results.append((losses, found))
-    return results
-
-
-@holds()
-def ranks_with_other_parameters(api: Any) -> Any:
-    """Ranks whose optimizers have other parameters are an error for `full_optim_state_dict` of flat parameters."""
-    model = in_blocks(api, use_orig_params=False)
-    given = list(model.parameters())
-    optimizer = torch.optim.Adam(given[: len(given) - 2 * dist.get_rank()], lr=0.05)
-    train(model, optimizer)
-    text = error(lambda: api.FSDP.full_optim_state_dict(model, optimizer, rank0_only=False))
-    return text.splitlines()[0]
-
-
-@holds()
 def entries_of_no_parameter(api: Any) -> Any:
     """A key of the states that is no parameter's is saved as it is, with a warning, and loaded."""
     model = in_blocks(api)
@@ -744,40 +384,3 @@ def entries_of_no_parameter(api: Any) -> Any:
         plain(found[0]),
         train(model, optimizer),
     )
-
-
-@holds()
-def all_of_the_interface(api: Any) -> Any:
-    """Given states are converted as the optimizer's own; by default to the CPU, and sharded where that is asked for."""
-    types = api.StateDictType
-    model, optimizer = stepped(api)
-    own = copy.deepcopy(optimizer.state_dict())
-    state = plain(api.FSDP.optim_state_dict(model, optimizer, optim_state_dict=own))
-    assert str(state) == str(saved(api, model, optimizer))
-    config = api.ShardedOptimStateDictConfig(offload_to_cpu=False)
-    with api.FSDP.state_dict_type(
-        model, types.SHARDED_STATE_DICT, api.ShardedStateDictConfig(), config
-    ):
-        sharded = api.FSDP.optim_state_dict(model, optimizer, optim_state_dict=own)
-    train(model, optimizer)
-    api.FSDP.optim_state_dict_to_load(model, optimizer, sharded, load_directly=True)
-    assert str(saved(api, model, optimizer)) == str(state)
-    return state
-
-
-@holds()
-def several_calls(api: Any) -> Any:
-    """Saving and loading in every step changes nothing."""
-    results = []
-    for saves in (False, True):
-        model = in_blocks(api)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-        losses = []
-        for x in batches(4):
-            losses += train(model, optimizer, inputs=[x])
-            if saves:
-                state = api.FSDP.optim_state_dict(model, optimizer)
-                api.FSDP.optim_state_dict_to_load(model, optimizer, state, load_directly=True)
-        results.append((losses, full(api, model)))
-    assert results[0][0] == results[1][0]
-    return results
