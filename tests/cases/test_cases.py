@@ -25,9 +25,8 @@ from fsdp_migrate.verify.options import Options, Recording
 from ..bundled import program_texts
 
 PROGRAMS = Path(__file__).parent / "programs"
-SHARED = (
-    Path(__file__).parent / "shared"
-)  # the model and the data of those that have none of their own
+# the model and the data of those that have none of their own
+SHARED = Path(__file__).parent / "shared"
 
 # One of a kind each; the others are for `make thorough`.
 CHOSEN = {"ema-in-place", "rates-by-names", "clamped", "trainer-alone", "models-in-a-dataclass"}

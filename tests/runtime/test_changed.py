@@ -18,9 +18,8 @@ from fsdp_migrate import runtime
 from fsdp_migrate.runtime import ChangedFromFSDP1, changed
 
 pytestmark = pytest.mark.usefixtures("one_rank")
-clip_grad_norm_ = (
-    torch.nn.utils.clip_grad_norm_
-)  # a program may have it before the runtime watches it
+# a program may have it before the runtime watches it
+clip_grad_norm_ = torch.nn.utils.clip_grad_norm_
 
 
 @pytest.fixture(autouse=True)
