@@ -79,9 +79,9 @@ def find(context: Context) -> Iterator[Found]:
 
 def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a method may be FSDP1's. In torch's form any of two is that no other name means: the runtime's functions call the
-    method of what is no sharded model."""
-    is_method = attribute.attr in ("clip_grad_norm_", "no_sync")
-    if context.form != "torch" or not is_method:
+    method of what is no sharded model. DDP has `no_sync`, too: a file that names nothing of FSDP1's may be about that."""
+    methods = ("clip_grad_norm_", "no_sync") if context.references else ("clip_grad_norm_",)
+    if context.form != "torch" or attribute.attr not in methods:
         return context.can_be_model(attribute.value)
     return last_name(attribute.value) not in _NO_MODELS and not context.dotted(attribute)
 
