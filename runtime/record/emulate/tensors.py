@@ -63,7 +63,9 @@ _REAL: Any = torch.Tensor.device
 
 
 def _device_of(self: torch.Tensor) -> Any:
-    device = _REAL.__get__(self)
+    # Else a ShardedTensor would look for this property among what it knows.
+    with torch._C.DisableTorchFunctionSubclass():
+        device = _REAL.__get__(self)
     return Cuda(torch.cuda.current_device()) if device.type == "cpu" and from_program() else device
 
 
