@@ -11,7 +11,8 @@ from fsdp_migrate.codemods.left.norms_over_ranks import is_local_now
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, values_given
-from fsdp_migrate.facts.parameters import PARTS, loop_of
+from fsdp_migrate.facts.parameters import PARTS, Taken, loop_of
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP525", "collective")
@@ -40,7 +41,7 @@ def find(context: Context) -> Iterator[Found]:
             of_c10d = any(_C10D.fullmatch(path) for path in paths)
             if not given or not (of_c10d or (not paths and _HANDING_ON.fullmatch(name))):
                 continue
-            sources = list(_Sources(context).of(given[0], context.file))
+            sources = context.program.once(_Sources, taken(context)).of(given[0], context.file)
             if sources and not is_known_as_whole(context, call):
                 local = all(of is context.file and is_local_now(context, n) for n, of in sources)
                 action, message = (Action.RUNTIME, _SERVED) if local else (Action.MANUAL, _REFUSED)
@@ -48,34 +49,36 @@ def find(context: Context) -> Iterator[Found]:
 
 
 class _Sources:
-    """The sharded parameters and gradients that a value is computed of."""
+    """The sharded parameters and gradients that values are computed of: many collectives lead back to the same ones."""
 
-    def __init__(self, context: Context) -> None:
-        self.models, self.taken = context.models, taken(context)
-        self._seen: set[ast.AST] = set()
+    def __init__(self, program: Program, from_models: Taken) -> None:
+        self.program, self.taken = program, from_models
+        self._before: dict[ast.AST, list[tuple[ast.AST, File]]] = {}
 
-    def of(self, value: ast.AST, file: File) -> Iterator[tuple[ast.expr, File]]:
+    def of(self, value: ast.AST, file: File) -> list[tuple[ast.expr, File]]:
         """Those of one expression, each with its file."""
-        if value in self._seen:
-            return
-        self._seen.add(value)
-        if isinstance(value, ast.Name | ast.Attribute):
-            if self.taken.is_parameter(value, file):
-                yield value, file
-            elif isinstance(value, ast.Name):
-                for bound, of in self._of_name(value, file):
-                    yield from self.of(bound, of)
-            elif value.attr in PARTS:
-                yield from self.of(value.value, file)
-            return
-        for other, of in self._parts(value, file):
-            yield from self.of(other, of)
+        found: list[tuple[ast.expr, File]] = []
+        seen, pending = {value}, [(value, file)]
+        while pending:
+            value, file = pending.pop()
+            if isinstance(value, ast.Name | ast.Attribute) and self.taken.is_parameter(value, file):
+                found.append((value, file))
+                continue
+            if value not in self._before:
+                parts = self._of_name if isinstance(value, ast.Name) else self._parts
+                self._before[value] = list(parts(value, file))  # type: ignore[arg-type]
+            before = [(node, of) for node, of in self._before[value] if node not in seen]
+            seen.update(node for node, _ in before)
+            pending += before
+        return found
 
     def _parts(self, value: ast.AST, file: File) -> Iterator[tuple[ast.AST, File]]:
         """The expressions whose values go into one."""
         parts: list[ast.AST] = []
-        if isinstance(value, ast.Call):
-            made = self.models.program.definition(value.func, file)
+        if isinstance(value, ast.Attribute):
+            parts = [value.value] if value.attr in PARTS else []
+        elif isinstance(value, ast.Call):
+            made = self.program.definition(value.func, file)
             if last_name(value.func) in _ENDING:
                 return
             if made is not None:

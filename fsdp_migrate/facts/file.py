@@ -57,6 +57,7 @@ class File:
         self._scopes: dict[ast.AST, Scope] = {self.tree: self.scope}
         self._scope_of_name: dict[ast.AST, Scope] = {}
         self._nodes: dict[type[ast.AST], list[ast.AST]] = {}
+        self._reads: dict[tuple[Scope, str], list[ast.Name]] = {}
         self._is_ascii = text.isascii()
         binder = Binder(self.name, self.is_package)
         self._walk(binder)
@@ -165,8 +166,13 @@ class File:
     def reads(self, name: ast.Name) -> list[ast.Name]:
         """Where the variable is read that a name means."""
         own = self.variable(name)
-        every = ((load, self.variable(load)) for load in self.loads.get(name.id, ()))
-        return [load for load, other in every if own and other and other.scope is own.scope]
+        if own is None:
+            return []
+        key = own.scope, name.id
+        if key not in self._reads:
+            every = ((load, self.variable(load)) for load in self.loads.get(name.id, ()))
+            self._reads[key] = [load for load, it in every if it and it.scope is own.scope]
+        return self._reads[key]
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around a node, innermost first."""

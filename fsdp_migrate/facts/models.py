@@ -38,9 +38,8 @@ class Models:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._answers: dict[ast.AST, bool | None] = {}
-        self._depth = (
-            0  # how many answers are being looked for, each for the sake of the one before
-        )
+        # How many answers are being looked for, each for the sake of the one before.
+        self._depth = 0
         self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
 
     def constructors(self, file: File) -> list[ast.Call]:

@@ -35,9 +35,8 @@ class Taken:
 
     def __init__(self, models: Models, *, proven: bool = False) -> None:
         self.models = models
-        self.proven = (
-            proven  # whether a model counts only where the program shows that it is sharded
-        )
+        # Whether a model counts only where the program shows that it is sharded.
+        self.proven = proven
         self._known: dict[tuple[ast.AST, Path | None, ast.Call | None], bool | None] = {}
         # The call whose result is asked for, and where: its function's parameters are what it gives.
         self._call: tuple[ast.Call, Definition, File] | None = None

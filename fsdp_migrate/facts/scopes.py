@@ -75,6 +75,7 @@ class Scope:
     parent: Scope | None
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
     elsewhere: set[str] = field(default_factory=set)  # declared global or nonlocal here
+    _known: dict[str, Variable | None] = field(default_factory=dict)
 
     def bind(self, name: str, binding: Binding) -> None:
         """Adds a binding of a name."""
@@ -82,6 +83,11 @@ class Scope:
 
     def lookup(self, name: str) -> Variable | None:
         """What a name means in this scope; None for builtins and star imports."""
+        if name not in self._known:
+            self._known[name] = self._found(name)
+        return self._known[name]
+
+    def _found(self, name: str) -> Variable | None:
         here: Scope | None = self
         while here is not None:
             # Methods do not see the names of their class.
