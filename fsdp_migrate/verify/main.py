@@ -45,9 +45,8 @@ def verify(original: Path, migrated: Path | None = None, **options: Any) -> Verd
         Unverifiable: the request cannot be met.
         ProgramFailed: a program failed or did not end.
     """
-    pair = Pair(original, migrated, Options(**options).usable())
     with _temporary_folder() as folder:
-        return pair.run(folder)
+        return Pair(original, migrated, Options(**options).usable()).run(folder)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.nodes import Nodes
+from fsdp_migrate.verify.processes import held_back
 
 TIMEOUT = 600.0
 
@@ -62,9 +63,9 @@ class Options:
     def usable(self) -> Options:
         """The same with the device that `auto` means here; raises Unverifiable without torch, or enough devices."""
         if importlib.util.find_spec("torch") is None:
-            needs = "verify runs programs that need torch: pip install 'fsdp-migrate[runtime]'"
-            raise Unverifiable(needs)
-        import torch
+            raise Unverifiable("verify needs torch: pip install 'fsdp-migrate[runtime]'")
+        with held_back():  # what is raised while torch imports numpy would be lost
+            import torch
 
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if self.device == "cuda" and count < self.ranks:
