@@ -82,7 +82,7 @@ def _have_met(children: list[int]) -> bool:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
                 children.remove(child)
-                if status:  # _NOT_MET, or a signal: gloo's groups corrupt the heap now and then
+                if os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == _NOT_MET:
                     met = False
                     for other in children:
                         os.kill(other, signal.SIGKILL)
