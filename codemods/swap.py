@@ -90,7 +90,8 @@ def swap(
     for node, target in sorted(spelled_out, key=lambda e: file.scope_of(e[0]) is not file.scope):
         name = _last(node) if node in context.references or node in context.quoted else ""
         spelled[node] = f"{target}.{name}".rstrip(".")
-        if not _covered(target, imported):
+        # An `import a.b` of the file already makes `a` known, as far as the name needs it.
+        if not any(each == target or each.startswith(f"{target}.") for each in imported):
             needs.setdefault(target, Import(target, "", node))
     insert = hand_out(context, statements, [*needed, *needs.values()])
     found = [each for statement in statements for each in _say(statement)]
@@ -285,11 +286,6 @@ def _is_other_package(binding: Binding) -> bool:
         return False
     member = f".{binding.member}" if binding.member else ""
     return TORCH.startswith(f"{binding.module}{member}.")
-
-
-def _covered(target: str, imported: Collection[str]) -> bool:
-    """Whether an `import a.b` of the file already makes `a` known, as far as the name needs it."""
-    return any(each == target or each.startswith(f"{target}.") for each in imported)
 
 
 def _say(statement: ImportChange) -> Iterator[Found]:

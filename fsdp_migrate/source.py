@@ -140,7 +140,9 @@ class Source:
     @cached_property
     def encoding(self) -> str:
         """The codec that Python uses; `utf-8-sig` where there is a byte-order mark."""
-        return tokenize.detect_encoding(io.BytesIO(unix_lines(self.data)).readline)[0]
+        # The tokenizer takes a file with lone CR for a single line.
+        data = self.data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
 
     @cached_property
     def decoded(self) -> str:
@@ -199,11 +201,6 @@ def shown_path(path: Path) -> str:
     absolute = os.path.abspath(path)
     here = os.path.join(os.getcwd(), "")
     return PurePath(absolute.removeprefix(here)).as_posix()
-
-
-def unix_lines(data: bytes) -> bytes:
-    """Lines that end as the tokenizer knows them: it takes a file with lone CR for a single line."""
-    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
 def read_source(path: Path, folders: Folders | None = None) -> Source | Problem:

@@ -55,13 +55,9 @@ def copies(folder: Path) -> list[Change]:
     contents = {file.name: file.read_text("utf-8") for file in sorted(source.glob("*.py"))}
     contents = {name: _HEADER % name + text for name, text in contents.items()}
     contents["LICENSE"] = _licence(source)
-    return [change for name, text in contents.items() if (change := _change(folder / name, text))]
-
-
-def _change(path: Path, text: str) -> Change | None:
-    before = path.read_bytes() if path.exists() else b""
-    after = text.encode()
-    return Change(path, before, after) if before != after else None
+    files = {folder / name: text.encode() for name, text in contents.items()}
+    before = {file: file.read_bytes() if file.exists() else b"" for file in files}
+    return [Change(f, before[f], after) for f, after in files.items() if after != before[f]]
 
 
 def runtime_folder() -> Path:

@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,18 +29,18 @@ def write_changes(changes: Sequence[Change]) -> list[Problem]:
     """Writes every change, or none and says why: what fails midway, or is interrupted, is undone.
 
     A new content takes its target's place in one step, with the same permissions and owner; a link stays a link, and
-    other hard links of a file keep what they had.
+    other hard links of a file keep what they had. One run of a machine writes at a time.
     """
     problems: list[Problem] = []
-    for change in changes:
-        with _noted(problems, change.path, "cannot be written"):
-            _refuse_if_touched(change)
-    if problems:
-        return problems
     new = {change.path for change in changes if change.is_new}
     made: list[Path] = []
     done: list[Change] = []
-    with _interrupted_by_sigterm():
+    with _alone(), _interrupted_by_sigterm():
+        for change in changes:
+            with _noted(problems, change.path, "cannot be written"):
+                _refuse_if_touched(change)
+        if problems:
+            return problems
         try:
             for change in changes:
                 with _noted(problems, change.path, "cannot be written"):
@@ -68,6 +69,19 @@ def _put_back(done: Sequence[Change], new: set[Path], problems: list[Problem]) -
                 change.path.unlink()
             else:
                 _replace(change.path, change.before)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Waits until no other run of this machine writes: two would put back each other's files."""
+    with contextlib.ExitStack() as until_written:
+        with contextlib.suppress(ImportError, OSError):  # Windows, or a file system without locks
+            import fcntl
+
+            folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+            until_written.callback(os.close, folder)
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager

@@ -304,15 +304,11 @@ def around_backward(
 
     for group in parameter_groups(unit):
         for parameter in group.fsdp_params:
-            parameter.to_accumulated_grad_if_needed = _keep
+            parameter.to_accumulated_grad_if_needed = lambda: None
         # torch >= 2.15 has autograd cast them instead, by what this method sets
         group._set_unsharded_grad_dtypes = partial(_keep_gradient_dtypes, group)
         group.pre_backward = partial(pre_backward, group, group.pre_backward)
         group.post_backward = partial(after, group, group.post_backward)
-
-
-def _keep() -> None:
-    pass
 
 
 def _keep_gradient_dtypes(group: Any, defer_upcast: bool) -> None:
