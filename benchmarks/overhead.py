@@ -11,19 +11,15 @@ a machine that does nothing else.
 from __future__ import annotations
 
 import argparse
-import os
-import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from real_programs import PROGRAMS, STANDINS, Edit, edited
-
-from fsdp_migrate.vendor import runtime_folder
+from by_hand import STANDINS, emulation, measured, torchrun
+from real_programs import PROGRAMS, Edit, edited
 
 RANKS = 2
 # A mistake for each program's migrated side, in the text before its migration, and what `verify` should name.
@@ -42,54 +38,6 @@ MISTAKES = {
         "loss = loss / (self._gradient_accumulation_steps if self.global_step < 2 else 1)",
     ),
 }
-EMULATION = """\
-import importlib.util, runpy, sys
-
-spec = importlib.util.spec_from_file_location(
-    "_fsdp_migrate_record", {record!r} + "/__init__.py", submodule_search_locations=[{record!r}]
-)
-sys.modules[spec.name] = package = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(package)
-from _fsdp_migrate_record import cpu, emulate, imports
-
-imports.install(imports.Copies([]))
-cpu.install()
-emulate.install({ranks})
-sys.modules["sitecustomize"].__dict__.update(runpy.run_path({next!r}, run_name="sitecustomize"))
-"""
-
-
-def measured(
-    command: list[str], folder: Path, paths: list[Path], status: int = 0
-) -> tuple[float, float, str]:
-    """Seconds of the clock and of the processors that a command takes, and what it prints.
-
-    Each line of that begins with the second in which it came. Raises SystemExit where the command ends with another status.
-    """
-    inherited = [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([*map(str, paths), *inherited]),
-        "OMP_NUM_THREADS": "1",
-        "TORCHDYNAMO_DISABLE": "1",  # as where CUDA is emulated
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:
-        assert process.stdout is not None
-        lines = [f"{time.monotonic() - begun:.0f} {line}" for line in process.stdout]
-    seconds, after = time.monotonic() - begun, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if process.returncode != status:
-        raise SystemExit(f"{' '.join(command)} failed:\n{''.join(lines[-80:])}")
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return seconds, used, "".join(lines)
 
 
 def migrated(folder: Path, copy: Path, mistake: Edit | None = None) -> Path:
@@ -112,20 +60,10 @@ def row(name: str, place: Path, rounds: int, scratch: Path) -> str:
     """A program's row of the table."""
     real = PROGRAMS[name]
     folder = edited(place / real.repository, real, scratch)
-    start = scratch / "start"
-    start.mkdir()
-    (start / "sitecustomize.py").write_text(
-        EMULATION.format(
-            record=str(runtime_folder() / "record"),
-            ranks=RANKS,
-            next=str(STANDINS / "sitecustomize.py"),
-        ),
-        "utf-8",
-    )
+    start = emulation(scratch, RANKS)
     verify = [sys.executable, "-m", "fsdp_migrate", "verify", str(folder), "--entry", real.entry]
     verify += ["--device", "cpu", "--emulate", "--one-by-one", "--nproc", str(RANKS)]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += [f"--nproc-per-node={RANKS}", "--", real.entry, *real.arguments]
+    command = torchrun(RANKS, real.entry, *real.arguments)
     by_hand, under = [], []
     for turn in range(rounds):
         both = []
@@ -136,7 +74,7 @@ def row(name: str, place: Path, rounds: int, scratch: Path) -> str:
             else:
                 migrated(folder, copy)
             paths = [start, STANDINS, *(copy / path for path in real.paths)]
-            both.append(measured(torchrun, copy, paths)[:2])
+            both.append(measured(command, copy, paths)[:2])
         by_hand.append([sum(parts) for parts in zip(*both, strict=True)])
         paths = [STANDINS, *(folder / path for path in real.paths)]
         under.append(

@@ -24,9 +24,11 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from by_hand import STANDINS, emulation, measured, torchrun
 
 from fsdp_migrate.codemods.constructor import construction
 from fsdp_migrate.discover import discover
@@ -34,7 +36,7 @@ from fsdp_migrate.engine import analyse
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import FORMS, Options
 
-STANDINS = Path(__file__).parent / "standins"
+RANKS = 2  # of a run by hand, as of verify
 # How findings name constructor calls: the others of this code are about assignments that go with a call.
 CALLS = {
     construction.DIRECT,
@@ -101,6 +103,7 @@ class Real:
         edits: twenty lines at most.
         options: of `verify`.
         made: the program's text from that of `entry`, where a page has it in pieces.
+        before: arguments of a run of the original, from whose checkpoint both programs go on.
     """
 
     shows: str
@@ -112,6 +115,7 @@ class Real:
     edits: tuple[Edit, ...] = ()
     options: tuple[str, ...] = ()
     made: Callable[[str], str] | None = None
+    before: tuple[str, ...] = ()
 
 
 def tutorial(text: str) -> str:
@@ -119,6 +123,16 @@ def tutorial(text: str) -> str:
     blocks = re.findall(r"^\.\. code-block:: python\n\n((?: {4}.*\n| *\n)+)", text, re.MULTILINE)
     last = next(i for i, block in enumerate(blocks) if "__main__" in block)
     return "\n".join(textwrap.dedent(block) for block in blocks[: last + 1])
+
+
+def resumed(real: Real, before: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Real:
+    """The program in two runs: the original's first, with more arguments, and from its checkpoint on."""
+    return replace(
+        real,
+        shows="the same, resumed from FSDP1's checkpoint",
+        arguments=(*real.arguments, *after),
+        before=(*real.arguments, *before),
+    )
 
 
 def dit(shows: str, repository: str, folder: str, *model: str) -> Real:
@@ -293,6 +307,11 @@ PROGRAMS = {
         "open_lm/main.py",
         OPEN_LM,
         paths=(".",),
+        edits=(
+            Edit(
+                "open_lm/file_utils.py", "(f, map_location", "(f, weights_only=False, map_location"
+            ),
+        ),
     ),
     "mnist": Real(
         "the FSDP tutorial, as printed",
@@ -304,10 +323,20 @@ PROGRAMS = {
         made=tutorial,
     ),
 }
+for name, before, after in (
+    ("flag-dit", (), ("--max_steps", "6")),
+    ("large-dit", (), ("--max_steps", "6")),
+    ("fms-fsdp", (), ("--num_steps=36",)),
+    ("fms-hsdp", (), ("--num_steps=36",)),
+    ("torchtune-full", (), ("resume_from_checkpoint=True",)),
+    ("torchtune-lora", (), ("resume_from_checkpoint=True",)),
+    ("open-lm", (), ("--epochs", "3", "--resume", "latest")),
+):
+    PROGRAMS[f"{name}-resumed"] = resumed(PROGRAMS[name], before, after)
 
 
 def edited(place: Path, real: Real, scratch: Path) -> Path:
-    """The program's folder; a copy, where it has an edit or is made from a page.
+    """The program's folder; a copy, where it has an edit, is made from a page, or gets a checkpoint.
 
     Raises SystemExit where the clone has not got the text to edit.
     """
@@ -316,7 +345,7 @@ def edited(place: Path, real: Real, scratch: Path) -> Path:
             real.made((place / real.entry).read_text("utf-8")), "utf-8"
         )
         return scratch
-    if not real.edits:
+    if not real.edits and not real.before:
         return place / real.folder
     folder = scratch / (real.folder or real.repository)
     shutil.copytree(place / real.folder, folder, ignore=shutil.ignore_patterns(".git"))
@@ -326,6 +355,13 @@ def edited(place: Path, real: Real, scratch: Path) -> Path:
             raise SystemExit(f"{place / real.folder / path} has no line {before!r}")
         (folder / path).write_text(text.replace(before, after), "utf-8")
     return folder
+
+
+def train(real: Real, folder: Path) -> None:
+    """Run the original in its folder. Raises SystemExit where it fails."""
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = [emulation(Path(scratch), RANKS), STANDINS, *(folder / path for path in real.paths)]
+        measured(torchrun(RANKS, real.entry, *real.before), folder, paths)
 
 
 def migration(report: Report) -> dict[str, Any]:
@@ -346,6 +382,8 @@ def migration(report: Report) -> dict[str, Any]:
 def run(name: str, form: str, folder: Path, options: list[str]) -> dict[str, Any]:
     """One program in one form: what the migration does, and what `verify` says."""
     real = PROGRAMS[name]
+    if real.before:
+        train(real, folder)
     report = analyse(discover([folder], root=folder), Options(form))
     paths = [STANDINS, *(folder / path for path in real.paths), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, paths)))}
@@ -366,7 +404,7 @@ def run(name: str, form: str, folder: Path, options: list[str]) -> dict[str, Any
             stderr=subprocess.STDOUT,
         )
         said = done.stdout.strip().splitlines()
-        result = json.loads(verdict.read_text("utf-8")) if verdict.exists() else None
+        text = verdict.read_text("utf-8") if verdict.exists() else ""
     return {
         "program": name,
         "form": form,
@@ -375,7 +413,7 @@ def run(name: str, form: str, folder: Path, options: list[str]) -> dict[str, Any
         "migration": migration(report),
         "last": said[-1] if said else "",
         "said": said[-60:],
-        "verify": result,
+        "verify": json.loads(text) if text else None,  # nothing where a program failed
     }
 
 
