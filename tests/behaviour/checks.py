@@ -182,13 +182,15 @@ def local_shards_are_views_of_what_they_are_of() -> None:
 
 @check()
 def a_batch_norm_in_low_precision_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     policy = MixedPrecisionPolicy(torch.bfloat16)
 
-    def shard() -> None:
+    def shard(prepare: Callable[[nn.Module], object]) -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        prepare(model[1])
         with runtime.like_fsdp1(model):
             fully_shard(model[0], mp_policy=dataclasses.replace(policy, cast_forward_inputs=False))
             fully_shard(model, mp_policy=policy)
 
+    shard(runtime.run_in_full_precision)
     with pytest.raises(ValueError, match="FSDP213"):
-        shard()
+        shard(id)

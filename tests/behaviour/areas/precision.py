@@ -37,13 +37,10 @@ def seen(model: Any) -> list[list[str]]:
 @holds()
 def parameters_inputs_and_outputs(api: Any) -> Any:
     """`param_dtype` is the dtype of parameters and inputs in forward, and of the output."""
-    model = api.FullyShardedDataParallel(
-        noting(), mixed_precision=api.MixedPrecision(param_dtype=HALF)
-    )
+    precision = api.MixedPrecision(param_dtype=HALF)
+    model = api.FullyShardedDataParallel(noting(), mixed_precision=precision)
     model(*batches(1))
-    plain = api.FullyShardedDataParallel(
-        nn.Linear(4, 4), mixed_precision=api.MixedPrecision(param_dtype=HALF)
-    )
+    plain = api.FullyShardedDataParallel(nn.Linear(4, 4), mixed_precision=precision)
     out = plain(*batches(1))
     assert out.dtype == HALF
     found = seen(model)

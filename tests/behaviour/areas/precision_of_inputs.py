@@ -32,13 +32,14 @@ def integer_inputs_and_buffers(api: Any) -> Any:
 
 @holds()
 def inputs_of_inner_units(api: Any) -> Any:
-    """By default only the root's inputs are cast; `cast_forward_inputs` casts each unit's."""
-    results = []
+    """By default only the root's inputs are cast; `cast_forward_inputs` casts each unit's that has parameters."""
+    FSDP, results = api.FullyShardedDataParallel, []
     for cast in (False, True):
-        FSDP = api.FullyShardedDataParallel
         model = noting()
         inner = api.MixedPrecision(param_dtype=torch.float16, cast_forward_inputs=cast)
         model[1] = FSDP(model[1], mixed_precision=inner)
+        idle = api.MixedPrecision(HALF, cast_forward_inputs=True)
+        model.append(FSDP(nn.Identity(), mixed_precision=idle))
         model = FSDP(model, mixed_precision=api.MixedPrecision(param_dtype=HALF))
         out = model(*batches(1))
         results.append((seen(model), str(out.dtype)))
