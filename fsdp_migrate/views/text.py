@@ -7,22 +7,24 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+import click
+
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.source import shown_path
-from fsdp_migrate.views.terminal import Stream, paint, printable
+from fsdp_migrate.views.terminal import printable
 
 WORDS = {Action.REWRITE: "plain", Action.RUNTIME: "runtime", Action.MANUAL: "by hand"}
 _COLOURS = {Action.REWRITE: "green", Action.RUNTIME: "yellow", Action.MANUAL: "red"}
 
 
-def render_findings(findings: Iterable[Finding], stream: Stream = "stdout") -> list[str]:
+def render_findings(findings: Iterable[Finding]) -> list[str]:
     """`path:line:column CODE construct: message`, a blank line between files."""
     lines: list[str] = []
     for _, group in groupby(sorted(findings), key=lambda finding: finding.path):
         if lines:
             lines.append("")
-        lines.extend(_finding_line(finding, stream) for finding in group)
+        lines.extend(map(_finding_line, group))
     return lines
 
 
@@ -40,9 +42,9 @@ def render_changes(report: Report) -> list[str]:
     return lines
 
 
-def render_problems(problems: Iterable[Problem], stream: Stream = "stderr") -> list[str]:
+def render_problems(problems: Iterable[Problem]) -> list[str]:
     """`error: path:line: message`."""
-    word = paint("error:", stream, fg="red", bold=True)
+    word = click.style("error:", fg="red", bold=True)
     return [
         f"{word} {_place(problem)}: {printable(problem.message)}" for problem in sorted(problems)
     ]
@@ -91,12 +93,12 @@ def next_steps(report: Report, paths: Sequence[str]) -> list[tuple[str, str]]:
     return [(what, f"fsdp-migrate {command}") for what, command in steps]
 
 
-def _finding_line(finding: Finding, stream: Stream) -> str:
-    place = f"{_name(finding.path)}:{finding.line}:{finding.column}"
-    code = paint(finding.code, stream, fg=_COLOURS[finding.action], bold=True)
+def _finding_line(finding: Finding) -> str:
+    place = click.style(f"{_name(finding.path)}:{finding.line}:{finding.column}", bold=True)
+    code = click.style(finding.code, fg=_COLOURS[finding.action], bold=True)
     mark = "" if finding.action is Action.REWRITE else f" [{WORDS[finding.action]}]"
     construct = printable(finding.construct)
-    return f"{paint(place, stream, bold=True)} {code} `{construct}`: {printable(finding.message)}{mark}"
+    return f"{place} {code} `{construct}`: {printable(finding.message)}{mark}"
 
 
 def _name(path: str) -> str:

@@ -128,7 +128,7 @@ def test_the_json_is_the_contract() -> None:
 @pytest.fixture
 def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[Verdict], list[str]]:
     def lines(result: Verdict) -> list[str]:
-        show(result, "stdout")
+        show(result)
         return capsys.readouterr().out.splitlines()
 
     return lines

@@ -109,7 +109,7 @@ def test_a_step_counts_when_every_rank_has_finished_it(tmp_path: Path) -> None:
 def test_how_far_it_is_shows_on_a_terminal_only(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    monkeypatch.setattr(command, "is_terminal", lambda stream: terminal)
+    monkeypatch.setattr(command, "is_terminal", lambda: terminal)
     progress = command._Progress()
     progress.stage("running the original program")
     progress.now("original: step 3")
