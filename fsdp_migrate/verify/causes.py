@@ -31,15 +31,14 @@ class Cause:
     advice: str
 
 
-def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -> list[Cause]:
-    """The cause of the first difference, `buffers` names one that ends in another dtype; none if there is no difference."""
+def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -> Cause | None:
+    """The cause of the first difference, if there is one; `buffers` names one that ends in another dtype."""
     if first is None:
-        return []
-    runs = original, migrated
-    for name, facts in _shown(first, *runs, buffers):
+        return None
+    for name, facts in _shown(first, original, migrated, buffers):
         title, advice = _CAUSES[name]
-        return [Cause(_NAMES.get(name, name), title.format(**facts), advice)]
-    return [Cause("unknown", "not known", _where(first))]
+        return Cause(_NAMES.get(name, name), title.format(**facts), advice)
+    return Cause("unknown", "not known", _where(first))
 
 
 Shown = Iterator[tuple[str, dict[str, Any]]]

@@ -127,9 +127,7 @@ def relative(a: float, b: float) -> float:
 
 def close(a: float, b: float, tolerance: float) -> bool:
     """Whether two numbers agree within a relative tolerance; NaN agrees with NaN."""
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
-    return a == b or abs(a - b) <= tolerance * max(abs(a), abs(b)) < math.inf
+    return math.isclose(a, b, rel_tol=tolerance) or (math.isnan(a) and math.isnan(b))
 
 
 def largest(differences: Iterable[float]) -> float:

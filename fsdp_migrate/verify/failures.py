@@ -25,6 +25,10 @@ _LOST = re.compile(
     r"Connection (reset|closed) by peer|gloo/transport|Broken pipe|remote process exited"
 )
 """The end of a connection to another rank: what follows from that rank's end, and never the reason."""
+_NO_CUDA = re.compile(
+    r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda|nccl|invalid device",
+    re.IGNORECASE,
+)
 _READ = 32 << 20
 """Bytes at the end of an output that are read."""
 _TERMINATED = -15
@@ -95,6 +99,15 @@ def check(scene: Scene) -> None:
     if scene.expected and len(scene.ranks) != scene.expected:
         missing = set(range(scene.expected)) - {rank.rank for rank in scene.ranks}
         raise scene.failed(f"rank {min(missing)} left no record", scene.errors(min(missing)))
+
+
+def with_cuda(failure: ProgramFailed, emulated: bool) -> ProgramFailed:
+    """The failure, with what CUDA, or its emulation, may have to do with it."""
+    if emulated:
+        failure.reason += " (CUDA was emulated: no kernels, graphs or extensions of a device)"
+    elif _NO_CUDA.search(failure.reason):
+        failure.reason += " (there is no CUDA here: --emulate runs it on the CPU)"
+    return failure
 
 
 def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:

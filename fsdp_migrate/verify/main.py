@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.verify import (
-    emulation,
     failures,
     folders,
     launch,
@@ -79,7 +78,7 @@ class Pair:
         changed, diff = folders.compared(before, after)
         old, new = outputs.files(before.root), outputs.files(after.root)
         recording = how.recording
-        if how.may_emulate and emulation.needs_cuda(before.root):
+        if how.may_emulate and launch.needs_cuda(before.root):
             recording = replace(recording, emulate=how.ranks)
         one, other = self._run_both(before, after, recording, folder)
         notes = [*_notes(before, how, one), *notes]
@@ -272,7 +271,7 @@ def run_program(
     except ProgramFailed as failure:
         if how.nodes is not None:
             how.nodes.share(program.name, place / "records", failure.reason)
-        raise emulation.explain(failure, bool(recording.emulate)) from None
+        raise failures.with_cuda(failure, bool(recording.emulate)) from None
     if how.nodes is not None:
         how.nodes.share(program.name, place / "records")
         shared = how.nodes.meet(program.name, how.timeout)

@@ -100,8 +100,7 @@ class Session:
         told: dict[str, Any] = {}
         with self._noting("not known what the runtime did"):
             told = evidence.told_by_runtime(self.copies)
-        with self._noting("no last parameters"):
-            self._note(self._write_parameters(f"{path}.pt"))
+        end_problem = self._write_parameters(f"{path}.pt")
         self.steps.write(end=True)
         record = {
             "rank": self.rank,
@@ -111,6 +110,7 @@ class Session:
             "collective_bytes": dict(sorted(self.bytes.items())),
             "aligned": self.start.aligned if self.start else [],
             "start_problem": self.start.problem if self.start else "",
+            "end_problem": end_problem,
             "peak_memory_bytes": costs.peak_bytes(),
             **self.evidence.told(),
             "lost": self.census.lost,
@@ -137,10 +137,11 @@ class Session:
             time.sleep(0.02)
 
     def _write_parameters(self, path: str) -> str:
-        if not self.departure.well:
-            return ""
-        problem = values.write(self.census, path)
-        return f"no last parameters: {problem}" if problem else ""
+        """Write the last parameters of a program that ended well; returns why that is not possible, or nothing."""
+        try:
+            return values.write(self.census, path) if self.departure.well else ""
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-TRAPS = Path(__file__).parent / "programs" / "traps"
+PROGRAMS = Path(__file__).parent / "programs"
 ACTION: Any = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
 # The runner's step "Install" puts the command on the path.
 TOOL = Path(sys.executable).parent
@@ -78,8 +78,8 @@ def repository(tmp_path: Path) -> Path:
     """A training repository below another folder, with its last commit that has FSDP1."""
     folder = tmp_path / "work" / "training"
     folder.mkdir(parents=True)
-    for name, source in (("train.py", "full.py"), ("parts.py", "parts.py")):
-        (folder / name).write_text((TRAPS / source).read_text())
+    for name, source in (("train.py", "trap.py"), ("task.py", "task.py")):
+        (folder / name).write_text((PROGRAMS / source).read_text())
     git(folder.parent, "init", "-q")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "with FSDP1")

@@ -34,7 +34,7 @@ FOUR = run([3.0, 3.0, 2.0, 2.0], [1.0, 0.9], micro=2)
 
 def cause(one: Run, other: Run, buffers: str = "") -> str:
     found = causes.find(min(compare(one, other).differences, default=None), one, other, buffers)
-    return found[0].name if found else ""
+    return found.name if found else ""
 
 
 BF16 = {"dtype": "torch.bfloat16", "gradient_dtype": "torch.float32"}
@@ -84,5 +84,6 @@ def test_other_first_values_are_told_as_such() -> None:
         ("first buffers", "initial-buffers"),
     ):
         first = Difference(0, -1, -1, what, "enter.weight: by up to 1")
-        (found,) = causes.find(first, RIGHT, RIGHT, "")
+        found = causes.find(first, RIGHT, RIGHT, "")
+        assert found is not None
         assert found.name == expected

@@ -26,7 +26,7 @@ def verdict(one: Run, other: Run) -> Verdict:
     return replace(
         both,
         parameters={"enter.weight": 0.0, EVIL: 0.25},
-        causes=find(both.first, one, other, ""),
+        cause=find(both.first, one, other, ""),
         uncompared=[EVIL],
         notes=[EVIL],
         diff=DIFF,
