@@ -14,7 +14,7 @@ from fsdp_migrate.findings import Problem
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.version import __version__
 from fsdp_migrate.views.terminal import printable, say
-from fsdp_migrate.views.text import render_problems
+from fsdp_migrate.views.text import counted, render_problems
 
 VERSION = 1
 """Of the JSON: raised when a field changes its meaning or is removed."""
@@ -112,9 +112,8 @@ def convert_command(context: click.Context, /, source: Path, target: Path, **wis
         context.exit(USAGE)
     for change in done.changes:
         say(f"  {printable(change)}")
-    word = "tensor" if done.tensors == 1 else "tensors"
     written = printable(shown_path(target))
-    say(f"wrote {written}: {done.tensors:,} {word}, {size(done.nbytes)}")
+    say(f"wrote {written}: {counted(done.tensors, 'tensor')}, {size(done.nbytes)}")
     context.exit(DONE)
 
 

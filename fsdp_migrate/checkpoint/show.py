@@ -10,6 +10,7 @@ import click
 from fsdp_migrate.checkpoint.sources import Checkpoint
 from fsdp_migrate.checkpoint.survey import problems, sections
 from fsdp_migrate.views.terminal import printable
+from fsdp_migrate.views.text import counted
 
 _KINDS = {
     "full": "FULL, whole tensors",
@@ -72,9 +73,8 @@ def _loaders(found: dict[str, Any]) -> str:
 
 
 def _amount(role: str, tensors: int, elements: int, bytes: int, dtypes: Any, **_: Any) -> str:
-    noun = "tensor" if tensors == 1 else "tensors"
     unit = "parameters" if role == "model" else "elements"
-    return ", ".join((f"{tensors:,} {noun}", f"{elements:,} {unit}", size(bytes), *dtypes))
+    return ", ".join((counted(tensors, "tensor"), f"{elements:,} {unit}", size(bytes), *dtypes))
 
 
 def size(count: float) -> str:

@@ -11,6 +11,7 @@ from fsdp_migrate.checkpoint.names import WRAPPERS, is_flat, wrapped
 from fsdp_migrate.checkpoint.optimizers import is_numbered, is_optimizer, optimizers, sharing_step
 from fsdp_migrate.checkpoint.sources import Checkpoint
 from fsdp_migrate.checkpoint.trees import leaves, shown, tensors
+from fsdp_migrate.views.text import counted
 
 AGAIN_WHOLE = "load it with FSDP1 on as many ranks as wrote it, and save it as FULL_STATE_DICT or SHARDED_STATE_DICT"
 
@@ -76,7 +77,7 @@ def problems(checkpoint: Checkpoint) -> Iterator[Problem]:
 def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
     tree, ranks, refused = checkpoint.tree, checkpoint.ranks, checkpoint.refused
     if flat := [place for place, _ in leaves(tree) if place and is_flat(place[-1])]:
-        message = f"{_count(flat, 'flat parameter')} of FSDP1 ({shown(flat[0])})"
+        message = f"{counted(len(flat), 'flat parameter')} of FSDP1 ({shown(flat[0])})"
         message += ": the shapes of the parameters in them are in no file"
         yield Problem("flat-parameter", message, AGAIN_WHOLE, convertible=False)
     elif checkpoint.kind == "local":
@@ -98,7 +99,9 @@ def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 def _of_names(tree: Any) -> Iterator[Problem]:
     for part, names in wrapped(tree).items():
-        message = f"{_count(names, 'name')} with the `{part}.` of {WRAPPERS[part]}, as {names[0]}"
+        message = (
+            f"{counted(len(names), 'name')} with the `{part}.` of {WRAPPERS[part]}, as {names[0]}"
+        )
         yield Problem("wrapper-names", message, "convert strips it")
 
 
@@ -121,7 +124,3 @@ def _of_optimizers(checkpoint: Checkpoint) -> Iterator[Problem]:
                 "other entries",
                 convertible=False,
             )
-
-
-def _count(things: list[Any], noun: str) -> str:
-    return f"{len(things)} {noun}{'s' * (len(things) > 1)}"

@@ -7,7 +7,8 @@ from fsdp_migrate.verify.compare import compare, floor
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.verdict import Verdict, counted
+from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.views.text import counted
 
 _NAMED = 3
 """At most so many files in a message."""

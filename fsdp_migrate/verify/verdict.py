@@ -12,6 +12,7 @@ from fsdp_migrate.verify.compare import Comparison, Difference, largest
 from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.quirks import Line
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.views.text import counted
 
 _PARAMETERS = 50
 """At most so many parameters in the JSON."""
@@ -213,12 +214,6 @@ class Verdict(Comparison):
             "said": self.migrated.said,
             "printed": [asdict(line) for line in self.printed],
         }
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 loss`, `2 losses`."""
-    plural = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}" + (plural if number != 1 else "")
 
 
 def _difference(first: Difference | None) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ def render_changes(report: Report) -> list[str]:
     for folder in report.vendored:
         if copied := sum(change.path.parent == folder for change in report.changes):
             name = printable(shown_path(folder))
-            lines.append(f"copied the runtime to {name} ({_number(copied, 'file')})")
+            lines.append(f"copied the runtime to {name} ({counted(copied, 'file')})")
     return lines
 
 
@@ -55,19 +55,19 @@ ASSUMPTION = "FSDP003"  # in torch's form, what a constructor assumes
 
 def summary(report: Report) -> str:
     """How many constructs were found and how they are handled, in one sentence."""
-    known = f" {_number(report.known, 'finding')} more in the baseline." if report.known else ""
+    known = f" {counted(report.known, 'finding')} more in the baseline." if report.known else ""
     if not report.findings:
-        read = "what could be read" if report.errors else _number(report.files, "file")
+        read = "what could be read" if report.errors else counted(report.files, "file")
         return f"No {'new ' if known else ''}FSDP1 of torch in {read}.{known}"
     files = len({finding.path for finding in report.findings})
     assumed = sum(finding.code == ASSUMPTION for finding in report.findings)
     found = (
-        f"Found {_number(len(report.findings) - assumed, 'construct')} in {_number(files, 'file')}"
+        f"Found {counted(len(report.findings) - assumed, 'construct')} in {counted(files, 'file')}"
     )
     rewritten, runtime, manual = report.count().values()
     plain = f"{rewritten - assumed} made plain"
     if assumed:
-        plain += f" under {_number(assumed, 'assumption')} (--check lists them)"
+        plain += f" under {counted(assumed, 'assumption')} (--check lists them)"
     return f"{found}: {plain}, {runtime} served by the runtime, {manual} by hand.{known}"
 
 
@@ -80,7 +80,7 @@ def next_steps(report: Report, paths: Sequence[str]) -> list[tuple[str, str]]:
     if manual:
         most = Counter(finding.code for finding in manual).most_common(1)[0][0]
         steps.append(
-            (f"what to do about {_number(len(manual), 'finding')} by hand", f"explain {most}")
+            (f"what to do about {counted(len(manual), 'finding')} by hand", f"explain {most}")
         )
     if report.wrote:
         steps.append(("compare what both train", "verify ORIGINAL --migrated SCRIPT"))
@@ -117,5 +117,7 @@ def _counts(counts: Counter[Action]) -> str:
     return ", ".join(f"{counts[action]} {word}" for action, word in WORDS.items() if counts[action])
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(number: int, noun: str) -> str:
+    """`1 loss`, `2,000 losses`."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}" + (plural if number != 1 else "")

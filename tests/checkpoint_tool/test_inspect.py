@@ -173,12 +173,12 @@ def _short_storage(path: Path) -> None:
 
 
 DAMAGE = {
-    "empty": (lambda path: path.write_bytes(b""), "is empty"),
+    "empty": (lambda path: path.write_bytes(b""), "is no checkpoint"),
     "text": (lambda path: path.write_text("import torch\n" * 9), "is no checkpoint"),
     "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "is no checkpoint"),
-    "zip": (_zip, "is a zip archive that torch.save did not write"),
+    "zip": (_zip, "is damaged, or not of torch.save"),
     "cut": (_cut, "is damaged or cut off"),
-    "legacy": (_legacy, "has the format of torch before 1.6"),
+    "legacy": (_legacy, "neither of torch.save since torch 1.6"),
     "folder": (_folder, "holds no checkpoint"),
     "metadata": (_empty_metadata, "its pickle is damaged"),
     "no-tensor": (lambda path: torch.save({"epoch": 3}, path), "holds no tensor"),
