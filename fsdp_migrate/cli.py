@@ -3,8 +3,6 @@
 What costs time to import (the engine, the rules, `verify`) is imported where it is used.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

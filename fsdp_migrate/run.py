@@ -1,7 +1,5 @@
 """One run of `migrate` or `check`: from a request to a report, then to views and files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What only the run shows to mean something else than under FSDP1: a warning, once a place, with the rule that explains it."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from typing import Any

@@ -1,7 +1,5 @@
 """Modules and parameters that the caller keeps out of sharding."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The names of an optimizer's parameters, and state dicts that are keyed by them or by numbers."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping

@@ -3,8 +3,6 @@
 Units of the bridge have FSDP1's default from the start, models of ``fully_shard`` DTensors until a type is set.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

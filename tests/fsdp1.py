@@ -1,7 +1,5 @@
 """FSDP1 where there is no accelerator."""
 
-from __future__ import annotations
-
 import torch
 from torch.distributed.fsdp import (
     _flat_param,

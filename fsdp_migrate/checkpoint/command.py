@@ -1,7 +1,5 @@
 """`fsdp-migrate checkpoint`. torch is imported only when there is a checkpoint to read."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

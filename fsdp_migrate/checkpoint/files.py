@@ -1,7 +1,5 @@
 """Files of tensors: the archives of `torch.save`, which are mapped, not loaded, and safetensors."""
 
-from __future__ import annotations
-
 import struct
 import warnings
 import zipfile

@@ -1,7 +1,5 @@
 """Names of parameters, and what wrappers of a model have put into them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

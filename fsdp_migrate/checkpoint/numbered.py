@@ -1,7 +1,5 @@
 """`optimizer.state_dict()`, which numbers parameters: whole, or each rank's shards of FSDP1, named by a model's shapes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What `checkpoint inspect` prints, for a person and for a program."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a checkpoint holds, and what keeps an FSDP2 program from loading it as it is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

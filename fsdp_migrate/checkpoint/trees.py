@@ -1,7 +1,5 @@
 """Walking and rebuilding the nested containers of a checkpoint."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

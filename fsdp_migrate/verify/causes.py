@@ -5,8 +5,6 @@ a first gradient norm on the reduction, the accumulation and the clipping; a lat
 happens between two steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

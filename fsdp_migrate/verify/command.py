@@ -1,7 +1,5 @@
 """`fsdp-migrate verify`."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The comparison of two runs: the differences that matter, in order."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Why a program failed: which rank failed first, and what it said last."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

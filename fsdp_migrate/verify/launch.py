@@ -1,7 +1,5 @@
 """How a program is started: which launcher, with which command line, in which environment."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

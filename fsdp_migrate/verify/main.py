@@ -1,7 +1,5 @@
 """`verify`: both programs, one after the other, and the comparison."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """What programs print and write: numbers on lines of the same words, and checkpoints below their folders."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`--report`: the result of `verify` as one HTML file that needs nothing but itself."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """One program's processes: start them, wait for them, and leave none behind, also on Ctrl-C and SIGTERM."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What `like_fsdp1` did for the migrated program, line by line, and what the line may become."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The result in the terminal, the verdict in its last line, and as a few lines of Markdown."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 

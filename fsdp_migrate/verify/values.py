@@ -3,8 +3,6 @@
 Each rank has written its parts (`runtime/record/values.py`); here they are put together.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What a person reads on a terminal: lines with colour, names on one line, and how far a run is."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,6 @@ Found by one look at all live modules, which works for every way of wrapping and
 once.
 """
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterable

@@ -4,8 +4,6 @@
 import the original.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

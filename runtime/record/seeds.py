@@ -3,8 +3,6 @@
 torch's is another one on each rank, as it would be by chance: what forgets to synchronise must still show.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """The recording of one process, from the moment that torch is imported to the end."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import functools

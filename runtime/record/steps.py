@@ -1,7 +1,5 @@
 """What this process trains, a line a step, so that others can follow while it runs."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -5,8 +5,6 @@ What shows one construct stands in tests/behaviour, and what shows a whole diff 
 lines that begin with ``R`` are compared, rank by rank. They ask for CUDA and NCCL, which `verify` emulates.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Callable, Iterator

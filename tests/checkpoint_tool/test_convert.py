@@ -1,7 +1,5 @@
 """`checkpoint convert`: what is written is the same, comes whole or not at all, and what is unsure is refused."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

@@ -1,7 +1,5 @@
 """`checkpoint inspect`: what it says of names, optimizers and formats, and of what is no checkpoint."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """What FSDP1 wrote on two ranks, converted and loaded into FSDP2: every tensor and the next losses are the same."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a model takes while a type is set. Each check runs on two ranks and asserts for itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Trains each way on two ranks: until its checkpoint and on, and from the checkpoint of another form."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 from pathlib import Path

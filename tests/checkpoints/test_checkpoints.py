@@ -3,8 +3,6 @@
 Who goes on from a checkpoint, whoever wrote it, has the losses of FSDP1 that was never interrupted.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from ..launch import Results

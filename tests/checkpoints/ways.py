@@ -1,7 +1,5 @@
 """The ways in which FSDP1 programs write a checkpoint and go on from one, each for any package with FSDP1's names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A git repository to run the command line in."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path

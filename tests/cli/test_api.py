@@ -1,7 +1,5 @@
 """The interface for other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A baseline: `check` passes over what is in it, and speaks of what is new."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

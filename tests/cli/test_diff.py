@@ -1,7 +1,5 @@
 """Diffs that `git apply` takes, for every kind of file and name."""
 
-from __future__ import annotations
-
 import codecs
 from pathlib import Path
 from typing import Any

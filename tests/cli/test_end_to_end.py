@@ -1,7 +1,5 @@
 """The whole tool on files as they are found: other encodings and line endings, and what is no program at all."""
 
-from __future__ import annotations
-
 import ast
 import codecs
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The tool as others install it, without extras: by pip, and by the real pre-commit."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """`[tool.fsdp-migrate]` in the pyproject.toml of the project at hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How far a long run is, on a terminal alone."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess

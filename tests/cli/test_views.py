@@ -1,7 +1,5 @@
 """The rule catalogue and the words of the summary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

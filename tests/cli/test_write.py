@@ -1,7 +1,5 @@
 """Writing in place: all files or none, and nothing that git could not bring back."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The examples on the rules' pages, and further programs: the tool must do what they say."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

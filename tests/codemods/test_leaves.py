@@ -1,7 +1,5 @@
 """Arguments whose value has a name: what becomes plain, and what happens where the value is made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What no bridge reaches, found across functions, classes and files, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

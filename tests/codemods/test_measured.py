@@ -1,7 +1,5 @@
 """Sums, shapes and choices of sharded parameters that FSDP2 answers otherwise, and those of others, which it does not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

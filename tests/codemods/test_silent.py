@@ -1,7 +1,5 @@
 """What would change in silence without FSDP1's wrapper: each kind of place, and its twins, which mean nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Both are played by modules of a few lines. Torch's have no FSDP1 name left when 
 forgotten fails.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tables that translations are read from: FSDP1's names are torch's, and each value is what torch calls it."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is said of commands, and of files that only have the word."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

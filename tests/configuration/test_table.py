@@ -1,7 +1,5 @@
 """The table of settings: its strategies are torch's, its values are read as the libraries read them."""
 
-from __future__ import annotations
-
 import pytest
 import torch.distributed.fsdp as fsdp
 

@@ -1,7 +1,5 @@
 """Files under attack: killed runs, full disks, other runs, rights, links, names. Every file is old or new, and nothing is left over."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

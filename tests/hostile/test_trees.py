@@ -1,7 +1,5 @@
 """Trees of other people: nothing in them runs, nothing outside of them is written, and their names do nothing to a terminal."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Models that are sharded in place: what they keep of FSDP1, what may be switched off, and what is counted."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Models that are sharded in place: which units they have, and what a unit is."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from dataclasses import replace

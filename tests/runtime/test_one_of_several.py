@@ -1,7 +1,5 @@
 """What one rank of several does, as far as it needs no other one."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The planner picks the modules that FSDP1 wraps, found by wrapping a copy with FSDP1."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import gc

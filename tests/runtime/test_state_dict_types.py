@@ -1,7 +1,5 @@
 """What the state dict functions refuse, and what they do on one rank."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """State dicts of the bridge beside FSDP1's, on one rank."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """FSDP1 and the bridge on one rank: what both have and say; of a model that is FSDP1's still, functions are FSDP1's own."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import warnings

@@ -1,7 +1,5 @@
 """A parameter of two units."""
 
-from __future__ import annotations
-
 import pytest
 from torch import nn
 

@@ -1,7 +1,5 @@
 """Units of the bridge beside FSDP1's, on one rank: what they warn of, what they have, what they do with inputs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

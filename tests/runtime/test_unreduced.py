@@ -1,7 +1,5 @@
 """Gradients that are not reduced yet, prefetching, and optimizers that are older than their model, on one rank."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

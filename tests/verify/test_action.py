@@ -1,7 +1,5 @@
 """The GitHub action: its shell steps, run here as a runner would."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """From the shape of a difference to its cause, on runs written down by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

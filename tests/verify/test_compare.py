@@ -1,7 +1,5 @@
 """The comparison, on runs written down by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

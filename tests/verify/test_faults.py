@@ -1,7 +1,5 @@
 """What a program does to its machine: nothing of it is left, and its end is told rightly."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

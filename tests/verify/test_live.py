@@ -1,7 +1,5 @@
 """What is said while programs run: how far they are, and the first difference with what it begins with."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

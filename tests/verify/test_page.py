@@ -1,7 +1,5 @@
 """The report: one file that needs nothing, shows both curves and lets no text become markup."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The parts of `verify` that need no processes of their own, or one small one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`verify` on programs that train: what is the same, what is not, and what fails."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """What a run needed of `like_fsdp1`: told line by line, over all ranks, with the edit that follows."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from pathlib import Path

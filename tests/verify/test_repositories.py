@@ -1,7 +1,5 @@
 """`verify` on a whole repository: what is copied, what is linked, where the program runs and writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ A wrong program trains without an error, so that only the comparison can tell. E
 few lines, and faults of one program share one run of the original.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field

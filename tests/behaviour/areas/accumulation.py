@@ -1,7 +1,5 @@
 """Gradients of several backwards, with and without `no_sync`."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 
