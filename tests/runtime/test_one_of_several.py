@@ -16,6 +16,8 @@ from fsdp_migrate.runtime import clip
 from fsdp_migrate.runtime.gather import is_first, is_sharded, memory, sharded_as
 from fsdp_migrate.runtime.mesh import build_mesh
 
+from .units import unit
+
 
 @pytest.mark.parametrize("rank_of_four", range(4), indirect=True)
 def test_the_first_rank_is_that_of_the_shards(rank_of_four: int) -> None:
@@ -29,11 +31,6 @@ def test_the_first_rank_is_that_of_the_shards(rank_of_four: int) -> None:
     assert is_first(shards) == (rank_of_four == 0)
     assert is_first(hybrid) == (rank_of_four in (0, 2))
     assert is_first(same) == (rank_of_four == 0)
-
-
-def unit(api: Any, module: nn.Module, **options: Any) -> Any:
-    cpu = torch.device("cpu")
-    return api.FullyShardedDataParallel(module, device_id=cpu, use_orig_params=True, **options)
 
 
 def partly_ignored(api: Any) -> nn.Module:

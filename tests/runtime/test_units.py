@@ -14,17 +14,14 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
+from fsdp_migrate.runtime.auto_wrap import check_ties
+from fsdp_migrate.runtime.ignored import Ignored
 from fsdp_migrate.runtime.materialize import own_modules
+
+from .units import unit
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 HALF = runtime.MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
-
-
-def unit(api: Any, module: nn.Module, **options: Any) -> Any:
-    cpu = torch.device("cpu")
-    return api.FullyShardedDataParallel(
-        module, **{"device_id": cpu, "use_orig_params": True, **options}
-    )
 
 
 class Nothing(nn.Module):
@@ -137,6 +134,17 @@ def test_a_refusal_leaves_the_model_as_it_was() -> None:
     assert not isinstance(inner[0].weight, DTensor)
 
 
+def test_ties() -> None:
+    """What one unit shares, or no unit has, may be in two places."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    net[2].weight = net[0].weight
+    check_ties(net, [net[1], net], Ignored(set(), set()))
+    check_ties(net, [net[0], net], Ignored(set(), {net[0].weight}))
+    message = r"'2\.weight' and '0\.weight' are one parameter in two units"
+    with pytest.raises(ValueError, match=message):
+        check_ties(net, [net[0], net], Ignored(set(), set()))
+
+
 def test_ties_are_looked_for_behind_what_is_ignored() -> None:
     inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     inner[1].bias = inner[0].bias
@@ -206,3 +214,26 @@ def test_autocast_keeps_casts_again_after_a_forward(cache: bool) -> None:
         with pytest.raises(RuntimeError):
             model(torch.ones(2, 3))
         assert torch.is_autocast_cache_enabled() is cache
+
+
+def test_gradients_that_are_made_inside() -> None:
+    def made(api: Any) -> Any:
+        model = unit(api, nn.Linear(2, 2))
+        with api.FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+            model.weight.grad = torch.ones(2, 2)
+        return model.weight.grad is None
+
+    assert made(runtime) == made(fsdp)
+
+
+def test_changes_around_an_evaluation() -> None:
+    """A root of ``fully_shard`` keeps what an evaluation has gathered."""
+    model = fully_shard(nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        for value in (1.0, 2.0):
+            model(torch.ones(1, 2))
+            with runtime.summon_full_params(model, with_grads=True):
+                model.weight.fill_(value)
+                model(torch.ones(1, 2))
+            assert isinstance(model.weight, DTensor)
+            assert (model(torch.ones(1, 2)) == 2 * value).all()
