@@ -18,9 +18,7 @@ class ChangedFromFSDP1(UserWarning):
 
 def said() -> list[dict[str, str]]:
     """What was said in this process: ``{"code": "FSDP302", "place": "train.py:31", "message": "..."}``."""
-    return [
-        {"code": code, "place": place, "message": text} for (code, place), text in _SAID.items()
-    ]
+    return [{"code": code, "place": at, "message": text} for (code, at), text in _SAID.items()]
 
 
 def say(code: str, text: str) -> None:

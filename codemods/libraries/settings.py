@@ -181,10 +181,8 @@ class _Reader:
     def found(self, section: Section, nodes: dict[tree.Span, ast.keyword]) -> Iterator[Found]:
         said = translate(section)
         changes = [each.change for each in said if each.change]
-        changed = [
-            each.place.span for each in said if isinstance(each.change, tree.Remove | tree.Replace)
-        ]
-        removed = tuple(nodes[span] for span in changed if span in nodes)
+        gone = [each for each in said if isinstance(each.change, tree.Remove | tree.Replace)]
+        removed = tuple(nodes[each.place.span] for each in gone if each.place.span in nodes)
         for each in said:
             plain = each.change is not None and self.context.plain
             message = (

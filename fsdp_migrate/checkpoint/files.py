@@ -7,12 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from torch.serialization import (
-    add_safe_globals,
-    clear_safe_globals,
-    get_safe_globals,
-    get_unsafe_globals_in_checkpoint,
-)
+from torch import serialization
 
 from fsdp_migrate.checkpoint.errors import Unreadable
 from fsdp_migrate.checkpoint.pickles import Member, Note, allowed, first_line, not_executed
@@ -40,12 +35,12 @@ def read_file(path: Path) -> tuple[str, Any]:
 
 def read_saved(file: Path | IO[bytes]) -> Any:
     """What torch.save wrote, by torch.load, with stand-ins for sharded tensors; of a path the tensors are mapped."""
-    before = get_safe_globals()
-    clear_safe_globals()  # a DTensor's own class among them
+    before = serialization.get_safe_globals()
+    serialization.clear_safe_globals()  # a DTensor's own class among them
     try:
-        names = get_unsafe_globals_in_checkpoint(file)
+        names = serialization.get_unsafe_globals_in_checkpoint(file)
         stand_ins = [(STAND_INS.get(name) or allowed(name), name) for name in names]
-        add_safe_globals([Member, *stand_ins])
+        serialization.add_safe_globals([Member, *stand_ins])
         if not isinstance(file, Path):
             file.seek(0)
         with warnings.catch_warnings():
@@ -63,8 +58,8 @@ def read_saved(file: Path | IO[bytes]) -> Any:
     except Exception as error:
         raise Unreadable(f"is damaged, or not of torch.save ({first_line(error)})") from None
     finally:
-        clear_safe_globals()
-        add_safe_globals(before)
+        serialization.clear_safe_globals()
+        serialization.add_safe_globals(before)
 
 
 def _read_safetensors(path: Path) -> Any:

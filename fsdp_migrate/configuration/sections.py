@@ -68,11 +68,9 @@ def section_of(home: Mapping) -> Section | None:
         return Section(rules.AXOLOTL, home, entry, settings)
     if words:
         return Section(rules.TRANSFORMERS, home, entry, settings)
-    is_prefixed = (
-        any(each.key.startswith("fsdp_") for each in settings.all()) if settings else False
-    )
-    if home.get("fsdp") or not is_prefixed:  # it is off, or another's, as Composer's
-        return None
+    keys = [entry.key for entry in settings.all()] if settings else []
+    if home.get("fsdp") or not any(key.startswith("fsdp_") for key in keys):
+        return None  # it is off, or another's, as Composer's
     is_accelerates = names & {"sharding_strategy", "offload_params"}
     rule = rules.ACCELERATE if is_accelerates else rules.TRANSFORMERS
     return Section(rule, home, entry, settings)

@@ -114,9 +114,8 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
     told = {ending.rank for ending in endings}
     for number, code in _TORCHRUN.findall(scene.output):
         if int(code) < 0 and int(code) != _TERMINATED and int(number) not in told:
-            return scene.failed(
-                f"rank {number} ended by signal {-int(code)}", scene.errors(int(number))
-            )
+            reason = f"rank {number} ended by signal {-int(code)}"
+            return scene.failed(reason, scene.errors(int(number)))
     if not endings:
         reason, details = f"exit status {scene.outcome.status}", scene.output
     elif _LOST.search(endings[0].failure):

@@ -10,21 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.verify import (
-    failures,
-    folders,
-    launch,
-    outputs,
-    processes,
-    quirks,
-    records,
-    values,
-)
+from fsdp_migrate.verify import failures, folders, launch, outputs, processes, quirks, records
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, judge
 from fsdp_migrate.verify.live import Live
 from fsdp_migrate.verify.options import Options, Recording
+from fsdp_migrate.verify.values import first as first_values
 from fsdp_migrate.verify.verdict import Verdict
 
 _PLAIN = Recording()
@@ -155,7 +147,7 @@ class Pair:
                 if one.done():
                     run = one.result()
                     if self.how.align_init:
-                        start = values.first(run).save(folder / "start.pt")
+                        start = first_values(run).save(folder / "start.pt")
                         recording = replace(recording, start=start)
                 other = pool.submit(self._run, after, recording, folder, live)
                 wait((one, other), return_when=FIRST_EXCEPTION)

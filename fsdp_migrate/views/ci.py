@@ -25,21 +25,14 @@ _OF_PROPERTY = {**_GITHUB, ":": "%3A", ",": "%2C"}
 def render_sarif(report: Report) -> str:
     """SARIF 2.1.0 with an object for each rule that found something; by hand is an error, the rest a warning."""
     findings, codes = sorted(report.findings), sorted({f.code for f in report.findings})
-    driver = {
-        "name": "fsdp-migrate",
-        "version": __version__,
-        "rules": [_rule(code) for code in codes],
-    }
+    rules = [_rule(code) for code in codes]
+    driver = {"name": "fsdp-migrate", "version": __version__, "rules": rules}
+    notes = [_notification(problem) for problem in sorted(report.errors)]
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "invocations": [
-            {
-                "executionSuccessful": not report.errors,
-                "toolExecutionNotifications": [
-                    _notification(each) for each in sorted(report.errors)
-                ],
-            }
+            {"executionSuccessful": not report.errors, "toolExecutionNotifications": notes}
         ],
         "results": [
             {

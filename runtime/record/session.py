@@ -128,10 +128,8 @@ class Session:
 
     def together(self) -> None:
         """Wait for the other ranks' records, some seconds at most: a rank may be in trouble, or have none."""
-        end = time.monotonic() + _PATIENCE
-        while (
-            len(glob.glob(f"{self.folder}/process-*.json")) < self.world and time.monotonic() < end
-        ):
+        end, records = time.monotonic() + _PATIENCE, f"{self.folder}/process-*.json"
+        while len(glob.glob(records)) < self.world and time.monotonic() < end:
             time.sleep(0.02)
 
     def _write_parameters(self, path: str) -> str:

@@ -295,8 +295,6 @@ def test_help_imports_no_torch() -> None:
         "for a in ([], ['inspect'], ['convert']): exit_code(['checkpoint', *a, '--help'])\n"
         "sys.exit('torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--only" in done.stdout

@@ -64,9 +64,7 @@ def test_encoding_and_line_endings_are_kept_and_the_diff_applies(
     assert file.read_bytes() == after
 
 
-def test_check_says_nothing_of_a_program_on_the_bridge(
-    real_cli: Callable[..., Any], folder: Path
-) -> None:
+def test_check_is_silent_on_the_bridge(real_cli: Callable[..., Any], folder: Path) -> None:
     (folder / "train.py").write_bytes(
         PROGRAM.encode() + b"\nmodel = wrap(model)\nmodel.no_sync()\n"
     )

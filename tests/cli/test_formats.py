@@ -65,11 +65,8 @@ def test_sarif_is_what_the_standard_has(report: Report) -> None:
     assert invocation["executionSuccessful"] is False
     (notification,) = invocation["toolExecutionNotifications"]
     place = {"physicalLocation": {"artifactLocation": {"uri": "bad.py", "uriBaseId": "%SRCROOT%"}}}
-    assert notification == {
-        "level": "error",
-        "message": {"text": "does not parse"},
-        "locations": [place],
-    }
+    text = {"text": "does not parse"}
+    assert notification == {"level": "error", "message": text, "locations": [place]}
 
 
 def test_github_commands_are_one_line_each(report: Report) -> None:

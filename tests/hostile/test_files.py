@@ -148,9 +148,7 @@ def test_a_replacement_that_fails_is_undone(
     assert states([change.path for change in wanted]) == ["old"] * 4
 
 
-def test_what_cannot_be_undone_is_named(
-    wanted: list[Change], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_stays_is_named(wanted: list[Change], monkeypatch: pytest.MonkeyPatch) -> None:
     replacements(monkeypatch, lambda number: number > 2)
     problems = write_changes(wanted)
     assert states([change.path for change in wanted]) == ["new", "new", "old", "old"]

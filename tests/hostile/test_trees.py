@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = (
-    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
-)
+from ..fuzz.checks import FSDP
+
+PROGRAM = f"{FSDP}\nmodel = FSDP(model)\n"
 TOOL = Path(sys.executable).parent / "fsdp-migrate"
 MODES = (["check"], ["--form", "bridge"])
 
@@ -280,9 +280,7 @@ def said_of_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], l
 
 
 @pytest.mark.parametrize("name", HOSTILE_FILES)
-def test_hostile_files_have_one_clear_line(
-    name: str, said_of_files: Callable[[str], list[str]]
-) -> None:
+def test_files_have_one_clear_line(name: str, said_of_files: Callable[[str], list[str]]) -> None:
     _, said = HOSTILE_FILES[name]
     for line in said_of_files(name):
         assert line.count(f"{name}.py") <= 1

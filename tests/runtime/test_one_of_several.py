@@ -58,9 +58,7 @@ KINDS = {
 
 @pytest.mark.parametrize("rank_of_four", [0, 1], indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_ranks_have_of_a_state_dict_that_is_the_first_ones(
-    rank_of_four: int, kind: str
-) -> None:
+def test_what_ranks_have_of_a_state_dict_of_the_first(rank_of_four: int, kind: str) -> None:
     def keys(api: Any) -> list[str]:
         model = KINDS[kind](api)
         config = api.FullStateDictConfig(rank0_only=True)

@@ -112,9 +112,7 @@ FROZEN = {
 
 @pytest.mark.parametrize("use_orig_params", [True, False])
 @pytest.mark.parametrize("case", FROZEN)
-def test_units_that_are_frozen_in_part_are_spoken_of_as_by_fsdp1(
-    case: str, use_orig_params: bool
-) -> None:
+def test_units_frozen_in_part_are_spoken_of_as_by_fsdp1(case: str, use_orig_params: bool) -> None:
     frozen, count = FROZEN[case]
     expected = told(Theirs, fsdp, frozen, use_orig_params)
     assert len(expected) == count

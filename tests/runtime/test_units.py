@@ -78,17 +78,12 @@ def test_torch_gets_names_without_wrappers() -> None:
     inner = nn.Sequential(unit(runtime, nn.Linear(2, 2)), nn.Linear(2, 2))
     inner[1] = inner[0]
     model = unit(runtime, inner)
-    asked = {"__name__": "torch.distributed.checkpoint.state_dict"}
+    asked: dict[str, Any] = {"__name__": "torch.distributed.checkpoint.state_dict"}
     exec(
         "def names(model): return [(n, type(m).__name__) for n, m in model.named_modules()]", asked
     )
-    wrapper = "FullyShardedDataParallel"
-    assert asked["names"](model) == [  # type: ignore[operator]
-        ("", wrapper),
-        ("", "Sequential"),
-        ("0", wrapper),
-        ("0", "Linear"),
-    ]
+    wrapper, names = "FullyShardedDataParallel", asked["names"](model)
+    assert names == [("", wrapper), ("", "Sequential"), ("0", wrapper), ("0", "Linear")]
 
 
 def test_a_unit_inside_of_another_model_is_no_root() -> None:
@@ -111,20 +106,18 @@ def test_options_are_compared_at_the_first_use_alone() -> None:
 
 
 def test_prefetching() -> None:
-    def lists(**options: Any) -> list[tuple[int, int]]:
+    def lengths(**options: Any) -> list[tuple[int, int]]:
         policy = runtime.ModuleWrapPolicy({nn.Linear})
         inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
         model = unit(runtime, inner, auto_wrap_policy=policy, **options)
         model(torch.ones(1, 2))
         states = [each._get_fsdp_state() for each in inner]
-        return [
-            (len(s._states_to_forward_prefetch), len(s._states_to_backward_prefetch))
-            for s in states
-        ]
+        lists = ((s._states_to_forward_prefetch, s._states_to_backward_prefetch) for s in states)
+        return [(len(forward), len(backward)) for forward, backward in lists]
 
-    assert lists() == [(0, 0), (0, 0)]
-    assert lists(forward_prefetch=True) == [(1, 0), (0, 0)]
-    assert lists(backward_prefetch=None) == [(0, 1), (0, 1)]
+    assert lengths() == [(0, 0), (0, 0)]
+    assert lengths(forward_prefetch=True) == [(1, 0), (0, 0)]
+    assert lengths(backward_prefetch=None) == [(0, 1), (0, 1)]
 
 
 def test_a_refusal_leaves_the_model_as_it_was() -> None:
@@ -149,17 +142,13 @@ def test_ties_are_looked_for_behind_what_is_ignored() -> None:
     inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     inner[1].bias = inner[0].bias
     ignored = [inner[0].weight, inner[1].weight]
+    policy = runtime.ModuleWrapPolicy({nn.Linear})
     with pytest.raises(ValueError, match=r"'1\.bias' and '0\.bias' are one parameter"):
-        unit(
-            runtime,
-            inner,
-            ignored_states=ignored,
-            auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Linear}),
-        )
+        unit(runtime, inner, ignored_states=ignored, auto_wrap_policy=policy)
     inner = nn.Sequential(nn.Linear(2, 2))
     inner.own = inner[0].bias
     with pytest.raises(ValueError, match=r"^'own' and '0\.bias'"):
-        unit(runtime, inner, auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Linear}))
+        unit(runtime, inner, auto_wrap_policy=policy)
 
 
 class OnMeta(nn.Module):
@@ -186,10 +175,7 @@ def test_what_has_values_keeps_them() -> None:
     unit(runtime, of_buffers)
     assert not of_buffers.c.is_meta
     ignored = OnMeta()
-    options: list[dict[str, Any]] = [
-        {"ignored_modules": [ignored]},
-        {"ignored_states": [ignored.a]},
-    ]
+    options = [{"ignored_modules": [ignored]}, {"ignored_states": [ignored.a]}]
     for given in options:
         real = nn.Linear(2, 2)
         if "ignored_states" in given:

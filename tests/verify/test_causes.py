@@ -2,26 +2,23 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fsdp_migrate.verify import causes
 from fsdp_migrate.verify.compare import Difference, compare
-from fsdp_migrate.verify.records import Rank, Run
+from fsdp_migrate.verify.records import Run
+
+from .written import rank
 
 
 def run(losses: list[float], norms: list[float], micro: int = 1, **how: object) -> Run:
     """Two ranks; each holds half of the gradient's square."""
-    rank = Rank(
-        rank=0,
-        losses=losses,
-        loss_steps=[index // micro + 1 for index in range(len(losses))],
-        squares=[norm**2 / 2 for norm in norms],
-        learning_rates=[[0.1]] * len(norms),
-        collectives={"reduce_scatter": 6},
-    )
-    rank = replace(rank, **how)  # type: ignore[arg-type]
-    return Run([rank, replace(rank, rank=1)], seconds=1.0)
+    given: dict[str, Any] = {"collectives": {"reduce_scatter": 6}, **how}
+    squares = [norm**2 / 2 for norm in norms]
+    ranks = [replace(rank(losses, n, micro), squares=squares, **given) for n in range(2)]
+    return Run(ranks, seconds=1.0)
 
 
 LOSSES, NORMS = [3.0, 2.0, 1.0], [1.0, 0.9, 0.8]

@@ -58,7 +58,7 @@ def test_numbers_that_are_printed(one: str, other: str, differs: bool) -> None:
         (["norm 3.0", "norm 4.0"], ["norm 5.5"] * 2, ""),
     ],
 )
-def test_what_is_printed_is_no_part_of_the_verdict(
+def test_what_is_printed_is_not_in_the_verdict(
     ones: list[str], others: list[str], cause: str
 ) -> None:
     one, other = run(*ones), run(*others)

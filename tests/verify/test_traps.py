@@ -168,9 +168,7 @@ def test_a_fault_is_found_and_named(name: str, compared: Compared) -> None:
 
 
 @pytest.mark.parametrize("arguments", [ACCUMULATING, CLIPPING, MIXED], ids=" ".join)
-def test_without_a_fault_the_programs_are_the_same(
-    arguments: tuple[str, ...], compared: Compared
-) -> None:
+def test_without_a_fault_programs_are_alike(arguments: tuple[str, ...], compared: Compared) -> None:
     result = compared(Fault(arguments))
     assert result.equal, result.line()
     assert result.bitwise
