@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from by_hand import STANDINS
+
 # Each clone's repository and commit: torchtune's and torchtitan's last before their FSDP2, a tutorial that has FSDP1.
 CLONES = {
     "examples": ("pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8"),
@@ -22,8 +24,12 @@ CLONES = {
     "torchtune-before": ("pytorch/torchtune", "3955b339f360635c6473c31124361ef14748d0d5"),
     "torchtitan-before": ("pytorch/torchtitan", "ab5d91823f835e8688f381e3ff24706d7ae50cff"),
     "open_lm": ("mlfoundations/open_lm", "9bb92ef1689333534b7057942a20d18a46d1fa52"),
+    "FastVideo-before": ("hao-ai-lab/FastVideo", "b79d1fc15b356b89e53e51095d82b47b3533a39e"),
+    "dinov2": ("facebookresearch/dinov2", "b8931f7bf91576930313be2c6d6af376033b35f0"),
     "tutorials": ("pytorch/tutorials", "c53e7d4efc0e39e455c531d21ec7db28ba220214"),
 }
+# What is installed by its version instead.
+RELEASES = {"dicee": "dicee==0.3.3"}
 
 
 class Edit(NamedTuple):
@@ -43,11 +49,12 @@ class Real:
         repository: its name, and that of the clone.
         folder, entry: where it is, below the clone.
         arguments: as short a run as it allows.
-        paths: folders below `folder` that an installation would put on the path.
+        paths: folders that an installation would put on the path, below `folder` or of stand-ins.
         edits: twenty lines at most.
         options: of `verify`.
         made: the program's text from that of `entry`, where a page has it in pieces.
         before: arguments of a run of the original, from whose checkpoint both programs go on.
+        by_hand: what findings and assumptions ask for, in the migrated program.
     """
 
     shows: str
@@ -60,6 +67,7 @@ class Real:
     options: tuple[str, ...] = ()
     made: Callable[[str], str] | None = None
     before: tuple[str, ...] = ()
+    by_hand: tuple[Edit, ...] = ()
 
 
 def tutorial(text: str) -> str:
@@ -81,7 +89,21 @@ def resumed(real: Real, before: tuple[str, ...] = (), after: tuple[str, ...] = (
 
 def dit(shows: str, repository: str, folder: str, *model: str) -> Real:
     """A diffusion transformer; all of them take the same arguments."""
-    return Real(shows, repository, folder, "train.py", (*DIT, *model))
+    return Real(
+        shows, repository, folder, "train.py", (*DIT, *model), paths=(str(STANDINS / "dit"),)
+    )
+
+
+def fastvideo(shows: str, script: str, *more: str) -> Real:
+    return Real(
+        shows,
+        "FastVideo-before",
+        "",
+        f"fastvideo/{script}.py",
+        (*FASTVIDEO, *more),
+        paths=(".",),
+        edits=(NO_V1,),
+    )
 
 
 def fms(shows: str, strategy: str, *more: str) -> Real:
@@ -154,19 +176,76 @@ OPEN_LM = (
     *("--dataset-type", "synthetic", "--model", "open_lm_test_tiny", "--train-num-samples", "256"),
     *("--global-batch-size", "8", "--accum-freq", "2", "--epochs", "2", "--workers", "0"),
     *("--fsdp", "--fsdp-use-orig-params", "--grad-checkpointing", "--precision", "fp32"),
-    *(
-        "--attn-name",
-        "torch_attn",
-        "--ffn-type",
-        "swiglu_torch",
-        "--lr",
-        "1e-2",
-        "--warmup",
-        "2",
-        "--grad-clip-norm",
-        "0.5",
-    ),
+    *("--attn-name", "torch_attn", "--ffn-type", "swiglu_torch", "--lr", "1e-2", "--warmup", "2"),
+    *("--grad-clip-norm", "0.5"),
     *("--logs", "out", "--name", "run"),
+)
+FASTVIDEO = (
+    *("--model_type", "mochi", "--pretrained_model_name_or_path", "none", "--cache_dir", "none"),
+    *("--data_json_path", "none", "--num_latent_t", "3", "--output_dir", "out", "--seed", "1"),
+    *("--train_batch_size", "2", "--dataloader_num_workers", "0", "--max_train_steps", "4"),
+    *("--gradient_accumulation_steps", "2", "--learning_rate", "1e-3", "--max_grad_norm", "0.5"),
+    *("--checkpointing_steps", "2", "--gradient_checkpointing"),
+)
+DICEE = (
+    *("--dataset_dir", "graph", "--path_to_store_single_run", "out", "--trainer", "torchFSDP"),
+    *("--model", "Keci", "--scoring_technique", "NegSample", "--eval_model", "None"),
+    *("--num_epochs", "2", "--batch_size", "32", "--fsdp_trainer_kwargs"),
+    '{"precision": "bfloat16", "num_workers": 0}',
+)
+DINO = (
+    *("--config-file", "dinov2/configs/train/vitl16_short.yaml", "--output-dir", "out"),
+    *("student.arch=vit_small", "student.patch_size=8", "student.block_chunks=2"),
+    *("crops.global_crops_size=32", "crops.local_crops_size=16", "train.num_workers=0"),
+    *("dino.head_n_prototypes=64", "dino.head_bottleneck_dim=16", "dino.head_hidden_dim=32"),
+    *("train.batch_size_per_gpu=4", "train.OFFICIAL_EPOCH_LENGTH=2", "optim.epochs=12"),
+    *("optim.warmup_epochs=0", "optim.base_lr=0.05", "teacher.warmup_teacher_temp_epochs=1"),
+    *("dino.koleo_loss_weight=0", "evaluation.eval_period_iterations=16"),
+)
+# A small model, and what torch has of FSDP1's private parts: one handle for a unit, and no list of streams.
+SMALL_DINO = (
+    Edit(
+        "dinov2/models/vision_transformer.py",
+        "embed_dim=384,\n        depth=12,\n        num_heads=6,",
+        "embed_dim=32,\n        depth=4,\n        num_heads=4,",
+    ),
+    Edit("dinov2/fsdp/__init__.py", "handles = x._handles\n", "handles = x._handle\n"),
+    Edit("dinov2/fsdp/__init__.py", "        true_list = [True for h in handles]\n", ""),
+    Edit("dinov2/fsdp/__init__.py", "handles, true_list)", "handles, True)"),
+    Edit("dinov2/train/ssl_meta_arch.py", "        self.fsdp_synchronize_streams()\n\n", ""),
+)
+DINO_BY_HAND = (
+    Edit(
+        "dinov2/fsdp/__init__.py", " and x.sharding_strategy is not ShardingStrategy.NO_SHARD", ""
+    ),
+    Edit("dinov2/fsdp/__init__.py", "handles = x._handle\n", "x.reshard()\n"),
+    Edit("dinov2/fsdp/__init__.py", "        _reshard(x, handles, True)\n", ""),
+    Edit("dinov2/fsdp/__init__.py", "StateDictType.LOCAL", "StateDictType.SHARDED"),
+    Edit(
+        "dinov2/train/ssl_meta_arch.py",
+        "                for ms, mt in zip(get_fsdp_modules(self.student[k]), "
+        "get_fsdp_modules(self.teacher[k])):\n"
+        "                    student_param_list += ms.params\n"
+        "                    teacher_param_list += mt.params\n",
+        "                student_param_list += self.student[k].parameters()\n"
+        "                teacher_param_list += self.teacher[k].parameters()\n",
+    ),
+)
+DISTILL_BY_HAND = (
+    Edit(
+        "fastvideo/distill.py",
+        "        if m._has_params and m.sharding_strategy is not ShardingStrategy.NO_SHARD:\n"
+        "            torch.distributed.fsdp._runtime_utils._reshard(m, m._handle, True)\n",
+        "        m.reshard()\n",
+    ),
+)
+# The package's new half, whose requirements the old one does not have.
+NO_V1 = Edit(
+    "fastvideo/__init__.py",
+    "from fastvideo.v1.configs.pipelines import PipelineConfig\n"
+    "from fastvideo.v1.configs.sample import SamplingParam\n"
+    "from fastvideo.v1.entrypoints.video_generator import VideoGenerator\n",
+    "",
 )
 TITAN = "train_configs/debug_model.toml"
 SMALL_TITAN = (
@@ -257,6 +336,37 @@ PROGRAMS = {
             ),
         ),
     ),
+    "dicee": Real(
+        "knowledge graph, a table of embeddings sharded by rows, an optimizer of its own",
+        "dicee",
+        "",
+        "dicee/scripts/run.py",
+        DICEE,
+        paths=(".", str(STANDINS / "graph")),
+    ),
+    "dinov2": Real(
+        "vision, a student and a teacher in parts, a grad scaler, private handles",
+        "dinov2",
+        "",
+        "dinov2/train/train.py",
+        DINO,
+        paths=(".", str(STANDINS / "vit")),
+        edits=SMALL_DINO,
+    ),
+    "fastvideo": fastvideo(
+        "video, HYBRID_SHARD, activation checkpointing",
+        "train",
+        "--fsdp_sharding_startegy",
+        "hybrid_full",
+    ),
+    "fastvideo-lora": fastvideo(
+        "LoRA of the video model", "train", "--use_lora", "--lora_rank", "4"
+    ),
+    "fastvideo-distill": fastvideo(
+        "its distillation: a teacher, EMA from parameter to parameter, private handles",
+        "distill",
+        *("--use_ema", "--multi_phased_distill_schedule", "4000-1", "--num_euler_timesteps", "50"),
+    ),
     "mnist": Real(
         "the FSDP tutorial, as printed",
         "tutorials",
@@ -267,6 +377,10 @@ PROGRAMS = {
         made=tutorial,
     ),
 }
+for name, edits in (("dinov2", DINO_BY_HAND), ("fastvideo-distill", DISTILL_BY_HAND)):
+    PROGRAMS[f"{name}-by-hand"] = replace(
+        PROGRAMS[name], shows="the same, findings by hand done", by_hand=edits
+    )
 for name, before, after in (
     ("flag-dit", (), ("--max_steps", "6")),
     ("large-dit", (), ("--max_steps", "6")),
@@ -275,5 +389,10 @@ for name, before, after in (
     ("torchtune-full", (), ("resume_from_checkpoint=True",)),
     ("torchtune-lora", (), ("resume_from_checkpoint=True",)),
     ("open-lm", (), ("--epochs", "3", "--resume", "latest")),
+    (
+        "fastvideo-lora",
+        (),
+        ("--max_train_steps", "6", "--resume_from_lora_checkpoint", "out/lora-checkpoint-4"),
+    ),
 ):
     PROGRAMS[f"{name}-resumed"] = resumed(PROGRAMS[name], before, after)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from by_hand import STANDINS, emulation, measured, torchrun
-from programs import CLONES, PROGRAMS, Real
+from programs import CLONES, PROGRAMS, RELEASES, Edit, Real
 
 from fsdp_migrate.codemods.constructor import construction
 from fsdp_migrate.discover import discover
@@ -47,19 +47,27 @@ TEXT = "*.py", "*.yaml", "*.toml", "*.json", "*.md", "*.rst"
 
 
 def clone(name: str, folder: Path) -> None:
-    """Fetch the text files of a repository at its commit, unless the folder is there; git says what it cannot."""
+    """Fetch a release, or the text files of a repository at its commit, unless the folder is there.
+
+    pip and git say what they cannot.
+    """
     if (folder / name).is_dir():
         return
-    repository, commit = CLONES[name]
-    url = f"https://github.com/{repository}"
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         made = Path(scratch) / name
-        commands = (
-            ("clone", "--quiet", "--filter=blob:none", "--no-checkout", url, made),
-            ("-C", made, "sparse-checkout", "set", "--no-cone", *TEXT),
-            ("-C", made, "checkout", "--quiet", commit),
-        )
-        if not any(subprocess.run(["git", *each], check=False).returncode for each in commands):
+        if name in RELEASES:
+            install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
+            commands = [[*install, str(made), RELEASES[name]]]
+        else:
+            repository, commit = CLONES[name]
+            url = f"https://github.com/{repository}"
+            git = ["git", "-C", str(made)]
+            commands = [
+                ["git", "clone", "--quiet", "--filter=blob:none", "--no-checkout", url, str(made)],
+                [*git, "sparse-checkout", "set", "--no-cone", *TEXT],
+                [*git, "checkout", "--quiet", commit],
+            ]
+        if not any(subprocess.run(each, check=False).returncode for each in commands):
             made.rename(folder / name)
 
 
@@ -77,12 +85,17 @@ def edited(place: Path, real: Real, scratch: Path) -> Path:
         return place / real.folder
     folder = scratch / (real.folder or real.repository)
     shutil.copytree(place / real.folder, folder, ignore=shutil.ignore_patterns(".git"))
-    for path, before, after in real.edits:
+    edit(folder, real.edits)
+    return folder
+
+
+def edit(folder: Path, edits: tuple[Edit, ...]) -> None:
+    """Edit a program. Raises SystemExit where the text to edit is not there."""
+    for path, before, after in edits:
         text = (folder / path).read_text("utf-8")
         if before not in text:
-            raise SystemExit(f"{place / real.folder / path} has no line {before!r}")
+            raise SystemExit(f"{folder / path} has no line {before!r}")
         (folder / path).write_text(text.replace(before, after), "utf-8")
-    return folder
 
 
 def train(real: Real, folder: Path) -> None:
@@ -120,6 +133,13 @@ def run(name: str, form: str, folder: Path, options: list[str]) -> dict[str, Any
         how = ["--form", form, "--device", "cpu", "--emulate", *options, "--json", str(verdict)]
         entry = "program.py" if real.made else real.entry
         command = [sys.executable, "-m", "fsdp_migrate", "verify", str(folder), "--entry", entry]
+        if real.by_hand:
+            migrated = Path(scratch) / folder.name
+            shutil.copytree(folder, migrated)
+            for change in report.changes:
+                (migrated / change.path.relative_to(folder)).write_bytes(change.after)
+            edit(migrated, real.by_hand)
+            how += ["--migrated", str(migrated)]
         command += [*how, *real.options, "--", *real.arguments]
         begun = time.monotonic()
         done = subprocess.run(
