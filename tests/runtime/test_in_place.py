@@ -22,6 +22,7 @@ from fsdp_migrate.runtime import (
     ShardingStrategy,
     in_place,
     is_sharded,
+    is_wrapper,
     like_fsdp1,
     unwrap,
 )
@@ -145,6 +146,11 @@ def test_unwrap_and_is_sharded() -> None:
     assert unwrap(own) is own
     assert unwrap(bridge) is bridge.module
     assert unwrap(ddp) is ddp.module
+    for wrapped in (ours, bridge, ddp):
+        assert unwrap(torch.compile(wrapped)) is unwrap(wrapped)
+    assert [is_wrapper(each) for each in (plain, ours, bridge, ddp, None)] == [
+        False, False, True, False, False,
+    ]  # fmt: skip
     assert [is_sharded(each) for each in (plain, ours, own, bridge, ddp, fully_shard(Net()))] == [
         False, True, False, True, False, True,
     ]  # fmt: skip
