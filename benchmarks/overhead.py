@@ -19,7 +19,8 @@ import tempfile
 from pathlib import Path
 
 from by_hand import STANDINS, emulation, measured, torchrun
-from real_programs import PROGRAMS, Edit, edited
+from programs import PROGRAMS, Edit
+from real_programs import edited
 
 RANKS = 2
 # A mistake for each program's migrated side, in the text before its migration, and what `verify` should name.

@@ -22,11 +22,24 @@ _OTHERS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 def unwrap(model: nn.Module) -> Any:
     """The model itself: without the bridge's wrapper, FSDP1's or DistributedDataParallel's, however many are around it.
 
-    A model that is sharded in place, or not at all, is its own; an attribute ``module`` of its own is not looked at.
+    A model that is sharded in place, or not at all, is its own; an attribute ``module`` of its own is not looked at. What
+    ``torch.compile`` makes of any of these asks it for its ``module``, and so does this function.
     """
-    while is_fsdp1(type(model)) or isinstance(model, _OTHERS) or WRAPPED in model._modules:
+    compiled = model._modules.get("_orig_mod")
+    if compiled is not None and (_is_around(compiled) or is_sharded(compiled)):
+        model = compiled
+    while _is_around(model):
         model = model.module  # type: ignore[assignment]
     return model
+
+
+def is_wrapper(module: object) -> bool:
+    """Whether ``module`` is a wrapper of another one, the bridge's or FSDP1's: a unit that is sharded in place is none."""
+    return is_fsdp1(type(module)) or WRAPPED in getattr(module, "_modules", ())
+
+
+def _is_around(model: nn.Module) -> bool:
+    return is_wrapper(model) or isinstance(model, _OTHERS)
 
 
 def is_sharded(model: object) -> bool:

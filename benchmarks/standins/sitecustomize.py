@@ -7,11 +7,13 @@ is not edited.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -200,9 +202,77 @@ def _captions(module: Any) -> None:
     module.MyDataset = Captions
 
 
+def _crops(module: Any) -> None:
+    import torch
+
+    class Crops(torch.utils.data.Dataset[Any]):
+        """Pictures, each as two large views and eight small ones, and nothing that they show."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            draw = torch.Generator().manual_seed(0)
+            self.large = torch.randn(16, 2, 3, 32, 32, generator=draw)
+            self.small = torch.randn(16, 8, 3, 16, 16, generator=draw)
+
+        def __len__(self) -> int:
+            return len(self.large)
+
+        def __getitem__(self, index: int) -> Any:
+            return {"global_crops": self.large[index], "local_crops": self.small[index]}, ()
+
+    module.make_dataset = module.DataAugmentationDINO = Crops
+
+
+def _triples(module: Any) -> None:
+    """A graph of 24 things and 3 relations in the folder `graph`; every rank writes it."""
+    draw = random.Random(0)
+    rows = {(draw.randrange(24), draw.randrange(3), draw.randrange(24)) for _ in range(200)}
+    folder = Path("graph")
+    folder.mkdir(exist_ok=True)
+    written = folder / str(os.getpid())
+    written.write_text("".join(f"thing{a} relation{b} thing{c}\n" for a, b, c in sorted(rows)))
+    written.replace(folder / "train.txt")
+
+
+def _videos(module: Any) -> None:
+    import torch
+
+    class Latents(torch.utils.data.Dataset[Any]):
+        """Videos of three frames of eight by eight, the embedding of what they show, and its length as a mask."""
+
+        lengths = [1] * 16
+        uncond_prompt_embed, uncond_prompt_mask = torch.zeros(16, 32), torch.zeros(16).bool()
+
+        def __init__(self, *_: Any) -> None:
+            draw = torch.Generator().manual_seed(0)
+            self.videos = torch.randn(16, 12, 3, 8, 8, generator=draw)
+            self.texts = torch.randn(16, 16, 32, generator=draw)
+
+        def __len__(self) -> int:
+            return len(self.videos)
+
+        def __getitem__(self, index: int) -> Any:
+            return self.videos[index], self.texts[index], torch.arange(16) <= index
+
+    module.LatentDataset = Latents
+
+
+def _video_models(module: Any) -> None:
+    def small(cls: Any, *_: Any, **__: Any) -> Any:
+        sizes = {"num_attention_heads": 4, "attention_head_dim": 16, "num_layers": 3}
+        texts = {"text_embed_dim": 32, "pooled_projection_dim": 32, "max_sequence_length": 16}
+        with _seeded():
+            return cls(**sizes, **texts)
+
+    module.ModelMixin.from_pretrained = classmethod(small)
+
+
 PATCHES: dict[str, Callable[[Any], None]] = {
     "data": _captions,
     "datasets": _datasets,
+    "dicee.executer": _triples,
+    "dinov2.data": _crops,
+    "diffusers.models.modeling_utils": _video_models,
+    "fastvideo.dataset.latent_datasets": _videos,
     "models": _diffusion,
     "transformers": _transformers,
     "transformers.utils.import_utils": _no_images,
@@ -254,7 +324,14 @@ class _Patches(MetaPathFinder):
 class _Absent(MetaPathFinder, Loader):
     """Packages that a program imports and, as it is run here, does not use: each name is a class without meaning."""
 
-    names = "torchao", "tiktoken", "torchvision.transforms.v2", "xformers"
+    names = (
+        "decord",
+        "torchao",
+        "tiktoken",
+        "torchvision.models",
+        "torchvision.transforms.v2",
+        "xformers",
+    )
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -282,4 +359,4 @@ def _seed(value: Any = None, version: int = 2, seed: Callable[..., None] = rando
 
 
 random.seed = _seed
-sys.meta_path[:0] = [_Patches(), _Absent()]
+sys.meta_path[:] = [_Patches(), *sys.meta_path, _Absent()]

@@ -18,7 +18,8 @@ RULES = (RULE,)
 _IMPORTING = frozenset({"import_module", "__import__"})
 _PATCHING = frozenset({"patch", "resolve_name"})
 _NOT_CALLED = (
-    "replaces what is not called any more: fully_shard, in that file, shards the model in place"
+    "replaces what is not called any more: that file calls fully_shard, and units where it reads arguments. Patch these, or "
+    "let the test shard a small model"
 )
 # Functions that may import what they are given, and files that may import the names in their tables.
 _MAY_IMPORT = re.compile(

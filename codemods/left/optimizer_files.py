@@ -79,8 +79,21 @@ def _saved(context: Context, states: ast.expr) -> Iterator[ast.Call]:
 def _is_optimizer(context: Context, owner: ast.expr) -> bool:
     """Whether what has the state is an optimizer by its name or its making, and not known to be another model's."""
     if isinstance(owner, ast.Name) and loop_of(context.file, owner) is not None:
-        # Among what is saved beside a model's shards there are optimizers.
+        # Among what is saved beside a model's shards there are optimizers, and what has a type of state dict is none.
         function = context.file.function(owner)
-        return function is not None and _BY_RANK.search(context.source(function)) is not None
+        saves = function is not None and _BY_RANK.search(context.source(function)) is not None
+        return saves and not _is_given_a_type(context, owner)
     optimized = taken(context).optimized(owner, context.file)
     return optimized or (optimized is None and "optim" in last_name(owner).lower())
+
+
+def _is_given_a_type(context: Context, model: ast.Name) -> bool:
+    """Whether a context around sets the type of a model's state dict."""
+    return any(
+        last_name(item.context_expr.func) == "state_dict_type"
+        and any(getattr(each, "id", "") == model.id for each in item.context_expr.args)
+        for parent in context.file.ancestors(model)
+        if isinstance(parent, ast.With)
+        for item in parent.items
+        if isinstance(item.context_expr, ast.Call)
+    )

@@ -12,6 +12,7 @@ from fsdp_migrate.facts.file import File, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
+_STREAMS = "each root of FSDP2 has streams of its own: leave this out, or share them by torch's share_comm_ctx([roots])"
 # Attributes of FSDP1's wrapper that the bridge's does not have.
 ATTRIBUTES = {
     "_all_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
@@ -28,13 +29,13 @@ ATTRIBUTES = {
     "_handles": HANDLE,
     "_has_params": "test whether list(unit.parameters()) is empty",
     "_lazy_init": "model.check_is_root() initializes the bridge's model, and so does its first forward",
-    "_pre_unshard_stream": HANDLE,
-    "_streams": HANDLE,
+    "_pre_unshard_stream": _STREAMS,
+    "_streams": _STREAMS,
     "_reset_lazy_init": "wrap a new model instead",
     "_sync_gradients": "set_requires_gradient_sync() switches the reduction of gradients",
     "_unshard": "unit.unshard() gathers a unit's parameters",
     "_unshard_event": HANDLE,
-    "_unshard_stream": HANDLE,
+    "_unshard_stream": _STREAMS,
     "_wait_unshard_streams_on_current_stream": HANDLE,
     "params": "use parameters() of the whole model, once: those of a unit include those of the units in it",
 }

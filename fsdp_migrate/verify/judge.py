@@ -61,6 +61,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         for name, begin in zip(("original", "migrated"), begins, strict=True)
         if begin.problem
     ]
+    untrained = "" if original.steps else "training: no optimizer took a step"
     return Verdict(
         **{**vars(comparison), "differences": odd},
         tolerance=tolerance,
@@ -69,7 +70,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         original=original,
         migrated=migrated,
         cause=causes.find(next(iter(odd), None), original, migrated, dtypes),
-        uncompared=[note for note in (unknown, _taken_over(migrated)) if note],
+        uncompared=[note for note in (unknown, _taken_over(migrated), untrained) if note],
         notes=notes + _problems(original, migrated),
         max_abs_buffer_diff=buffers,
         buffer=buffer,

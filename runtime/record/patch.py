@@ -6,8 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+Method = Callable[..., Any]
 
-def around(owner: Any, names: str, function: Callable[..., Any]) -> None:
+
+def around(owner: Any, names: str, function: Method) -> None:
     """Have `owner.name(...)` call `function(original, ...)`, for each of the names.
 
     Nothing is done for a name, or an owner that is None, that this release of torch does not have.
@@ -18,7 +20,7 @@ def around(owner: Any, names: str, function: Callable[..., Any]) -> None:
             setattr(owner, name, _around(original, function))
 
 
-def _around(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _around(original: Method, function: Method) -> Method:
     @functools.wraps(original)
     def replaced(*args: Any, **kwargs: Any) -> Any:
         return function(original, *args, **kwargs)

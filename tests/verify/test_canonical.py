@@ -80,7 +80,7 @@ class Model(nn.Module):
         self.readers = nn.ModuleList(Reader() for _ in range(3))
 
     def forward(self, x):
-        memory, x = self.encoder(x), self.start(x)
+        memory, x = self.encoder(x), self.start(x).detach()
         for reader in self.readers:
             x = reader(x, memory)
         return x

@@ -125,7 +125,7 @@ assert isinstance(x.device, torch.device) and pickle.loads(pickle.dumps(torch.de
 assert x.device.type == "cuda" and str(x.device) == "cuda:1" and x.device == torch.device("cuda", 1) != torch.device("cpu")
 assert torch.device(0).index == 0 and torch.device("cuda").index is None and torch.device(x.device).type == "cuda"
 assert torch.zeros(2, device=x.device).to(x.device).device.type == "cuda" and torch.empty(1, device="meta").device.type == "meta"
-torch.get_device_module(x.device); torch.cuda.set_device(torch.device("cuda", 0)); assert torch.cuda.current_device() == 0
+assert torch._C._nn._parse_to(x.device)[0] == x.device and not torch._C._nn._parse_to(torch.half)[0]; torch.cuda.set_device(torch.device("cuda", 0)); assert torch.cuda.current_device() == 0
 @torch.jit.script
 def scripted(n: int, on: torch.device) -> torch.Tensor: return torch.zeros(n, device=on)
 assert len(scripted(3, x.device)) == 3

@@ -23,6 +23,10 @@ class MNIST(torch.utils.data.Dataset[Any]):
         return self.images[index], int(self.labels[index])
 
 
+class VisionDataset(torch.utils.data.Dataset[Any]):
+    """What data sets derive from."""
+
+
 class ImageFolder(torch.utils.data.Dataset[Any]):
     """Pictures, whatever the folder."""
 

@@ -11,7 +11,11 @@ class Compose:
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
 
-ToTensor = Normalize = Lambda = RandomHorizontalFlip = Compose
+ToTensor = Normalize = Lambda = RandomApply = RandomHorizontalFlip = Compose
 
-InterpolationMode = int
+
+class InterpolationMode:
+    BICUBIC = 3
+
+
 __path__: list[str] = []  # torchvision.transforms.v2 is stood in for by sitecustomize

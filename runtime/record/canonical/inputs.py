@@ -2,8 +2,9 @@
 
 FSDP2 passes the inputs of each unit through an autograd node (``RegisterPostBackwardFunction``, in
 ``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``), which first adds up the unit's own uses: in bfloat16
-that shows in the third digit. Here the node is put on the unit's first input alone. It still runs after the unit's
-backward: autograd takes later nodes first.
+that shows in the third digit. Here the node is put on the unit's first input alone, which no other unit reads. It
+still runs after the unit's backward: autograd takes later nodes first. An input that needs no gradient, as under frozen
+layers, has no node, and FSDP2 finishes the unit at the end: the next input can be what all units read.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _replace(module: Any) -> None:
 def _register(original: Callable[..., Any], self: Any, args: Any, kwargs: Any) -> Any:
     leaves, form = _pytree.tree_flatten((args, kwargs))
     for index, leaf in enumerate(leaves):
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point():
             (leaves[index],), _ = original(self, (leaf,), {})
-            return _pytree.tree_unflatten(leaves, form)
-    return original(self, args, kwargs)
+            break
+    return _pytree.tree_unflatten(leaves, form)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
 from .. import imports
-from ..patch import around
+from ..patch import Method, around
 from .device import from_program
 
 
@@ -21,7 +20,7 @@ def install() -> None:
 
     asked: list[bool] = []
 
-    def make(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def make(original: Method, *args: Any, **kwargs: Any) -> Any:
         bound = inspect.signature(original).bind(*args, **kwargs)
         named = bound.arguments
         backend = named.get("backend")
@@ -35,30 +34,20 @@ def install() -> None:
         return original(*bound.args, **bound.kwargs)
 
     def barrier(
-        original: Callable[..., Any],
-        group: Any = None,
-        async_op: bool = False,
-        device_ids: Any = None,
+        original: Method, group: Any = None, async_op: bool = False, device_ids: Any = None
     ) -> Any:
         return original(group, async_op)
 
-    def get_backend(original: Callable[..., Any], group: Any = None) -> Any:
+    def get_backend(original: Method, group: Any = None) -> Any:
         # Programs choose their device by it.
         return dist.Backend("nccl") if from_program() and any(asked) else original(group)
 
-    def is_nccl_available(original: Callable[..., bool]) -> bool:
+    def is_nccl_available(original: Method) -> bool:
         return from_program() or original()
 
-    def flat(
-        original: Callable[..., Any],
-        group: Any,
-        output: Any,
-        tensor: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
+    def flat(original: Method, group: Any, output: Any, tensor: Any, *args: Any, **how: Any) -> Any:
         # NCCL takes any shapes with enough elements, gloo those of a concatenation.
-        return original(group, output.view(-1), tensor.reshape(-1), *args, **kwargs)
+        return original(group, output.view(-1), tensor.reshape(-1), *args, **how)
 
     whole = "_allgather_base all_gather_single _reduce_scatter_base reduce_scatter_single"
     around(dist.ProcessGroup, whole, flat)
@@ -73,7 +62,7 @@ def install() -> None:
 
 def _replicated(module: Any) -> None:
     def init(
-        original: Callable[..., None],
+        original: Method,
         self: Any,
         model: Any,
         device_ids: Any = None,
@@ -88,9 +77,7 @@ def _replicated(module: Any) -> None:
 
 
 def _mesh(module: Any) -> None:
-    def init(
-        original: Callable[..., None], self: Any, device_type: str, *args: Any, **kwargs: Any
-    ) -> None:
+    def init(original: Method, self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         original(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
 
     around(module.DeviceMesh, "__init__", init)

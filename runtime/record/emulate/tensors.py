@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 from torch.utils import _device
 
 from .. import imports
-from ..patch import around
+from ..patch import Method, around
 from .device import Cuda, cpu_type, from_program, mapped
 
 
@@ -28,16 +27,14 @@ def install() -> None:
     around(tensor, "cpu", _copy_to_cpu)
     around(tensor, "get_device", _get_device)
     tensor.device = property(_device_of)
-    tensor.cuda = lambda self, *args, **kwargs: self
     tensor.record_stream = lambda self, stream: None
     tensor.is_cuda = property(lambda self: from_program() and not self.is_meta)
-    storages: tuple[Any, ...] = (torch.UntypedStorage, torch.TypedStorage)
-    for storage in storages:
-        storage.cuda = lambda self, *args, **kwargs: self
-    module: Any = nn.Module
-    around(module, "to", _to)
-    around(module, "to_empty", _with_device)
-    module.cuda = lambda self, device=None: self
+    moved: tuple[Any, ...] = (tensor, nn.Module, torch.UntypedStorage, torch.TypedStorage)
+    for each in moved:
+        each.cuda = lambda self, *args, **kwargs: self
+    around(nn.Module, "to", _to)
+    around(nn.Module, "to_empty", _with_device)
+    around(torch._C._nn, "_parse_to", _parsed)
     around(torch, "load", _load)
     # The names below `torch.cuda.amp` are subclasses.
     around(torch.amp.autocast_mode.autocast, "__init__", _autocast)
@@ -48,9 +45,6 @@ def install() -> None:
     around(torch.backends.cuda, "sdp_kernel", _with_plain_kernel)
     # Scripts would be compiled past the emulation; without, their functions run as Python.
     torch.jit._state.disable()
-
-
-Method = Callable[..., Any]
 
 
 def _copy_to_cpu(original: Method, self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -65,8 +59,12 @@ _REAL: Any = torch.Tensor.device
 def _device_of(self: torch.Tensor) -> Any:
     # Else a ShardedTensor would look for this property among what it knows.
     with torch._C.DisableTorchFunctionSubclass():
-        device = _REAL.__get__(self)
-    return Cuda(torch.cuda.current_device()) if device.type == "cpu" and from_program() else device
+        return _seen(_REAL.__get__(self))
+
+
+def _seen(device: torch.device) -> Any:
+    on_cpu = getattr(device, "type", "") == "cpu"
+    return Cuda(torch.cuda.current_device()) if on_cpu and from_program() else device
 
 
 def _get_device(original: Method, self: torch.Tensor) -> Any:
@@ -79,6 +77,12 @@ def _type(original: Method, self: torch.Tensor, *args: Any, **kwargs: Any) -> An
 
 def _to(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     return _with_device(original, self, *map(mapped, args[:1]), *args[1:], **kwargs)
+
+
+def _parsed(original: Method, *args: Any, **kwargs: Any) -> Any:
+    """Lightning's modules read the arguments of `to` themselves, and keep the device."""
+    device, *others = _with_device(original, *map(mapped, args), **kwargs)
+    return _seen(device), *others
 
 
 def _with_device(original: Method, *args: Any, **kwargs: Any) -> Any:

@@ -15,4 +15,14 @@ def save(model):
     return None
 
 
+def is_second(model):
+    return isinstance(model, FSDPModule)  # FSDP007
+
+
+def version(model):
+    if isinstance(model, FSDP):
+        return 1
+    return 2 if isinstance(model, FSDPModule) else 0
+
+
 save(FSDP(build()))

@@ -1,0 +1,1 @@
+"""Torch has what they compute."""
