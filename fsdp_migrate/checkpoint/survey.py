@@ -79,10 +79,8 @@ def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
         message += ": the shapes of the parameters in them are in no file"
         yield Problem("flat-parameter", message, AGAIN_WHOLE, convertible=False)
     elif checkpoint.kind == "local":
-        message = (
-            f"one-dimensional shards of FSDP1, other ones on each of {ranks} ranks: the "
-            "parameters' shapes are in no file"
-        )
+        message = f"one-dimensional shards of FSDP1, other ones on each of {ranks} ranks: "
+        message += "the parameters' shapes are in no file"
         yield Problem("local-shards", message, AGAIN_WHOLE, convertible=False)
     if isinstance(refused, LocalShards):
         advice = f"convert --only takes other entries; for this one, {AGAIN_WHOLE}"
@@ -97,9 +95,8 @@ def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 def _of_names(tree: Any) -> Iterator[Problem]:
     for part, names in wrapped(tree).items():
-        message = (
-            f"{counted(len(names), 'name')} with the `{part}.` of {WRAPPERS[part]}, as {names[0]}"
-        )
+        found = counted(len(names), "name")
+        message = f"{found} with the `{part}.` of {WRAPPERS[part]}, as {names[0]}"
         yield Problem("wrapper-names", message, "convert strips it")
 
 

@@ -22,6 +22,7 @@ from . import costs, evidence, losses, values
 from .census import Census
 from .imports import Copies
 from .leaving import Departure
+from .patch import Method, around
 from .ranks import grouped, identity
 from .steps import Steps
 
@@ -187,36 +188,32 @@ def install(folder: str, departure: Departure, copies: Copies) -> Callable[[], b
 
 def _write_before_children_end(session: Session) -> None:
     # A forked child of multiprocessing runs no exit handlers, and its exceptions end here.
-    begin, run = process.BaseProcess._bootstrap, process.BaseProcess.run  # type: ignore[attr-defined]
-
-    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        code = begin(self, *args, **kwargs)
+    def bootstrap(begin: Method, *args: Any, **kwargs: Any) -> Any:
+        code = begin(*args, **kwargs)
         session.departure.status = session.departure.code = code
         if session.write() and not code:
             session.together()
         return code
 
-    def run_noted(self: Any) -> None:
+    def run_noted(run: Method, self: Any) -> None:
         try:
             run(self)
         except Exception as error:
             session.departure.failed(error)
             raise
 
-    process.BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
-    process.BaseProcess.run = run_noted  # type: ignore[method-assign]
+    around(process.BaseProcess, "_bootstrap", bootstrap)
+    around(process.BaseProcess, "run", run_noted)
 
 
 def _write_before_hard_exits(session: Session) -> None:
     # Some programs leave FSDP1's abort at exit behind in this way, too.
-    original = os._exit
-
-    def leave(status: int) -> Any:
+    def leave(original: Method, status: int) -> Any:
         session.departure.status = session.departure.code = status
         session.write()
         original(status)
 
-    vars(os)["_exit"] = leave
+    around(os, "_exit", leave)
 
 
 def _show_stack_when_asked(folder: str) -> None:
