@@ -1,7 +1,5 @@
 """What a rule is, and what it finds."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The comments that are to silence a finding, and silence none."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

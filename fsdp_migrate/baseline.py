@@ -3,8 +3,6 @@
 A finding is known by its file, rule and construct, not by its line. The file is JSON, version 1.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

@@ -3,13 +3,12 @@
 What costs time to import (the engine, the rules, `verify`) is imported where it is used.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,7 +62,12 @@ class Commands(click.Group):
 
 
 @click.group(
-    cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=Commands,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
 )
 @click.version_option(__version__, message="fsdp-migrate %(version)s")
 def cli() -> None:
@@ -122,12 +126,10 @@ def _shared(command: F) -> F:
             "output",
             type=click.Choice(["text", "json", "sarif", "github"]),
             default="text",
-            show_default=True,
         ),
         click.option(
             "--target-torch",
             default="2.8",
-            show_default=True,
             metavar="X.Y",
             callback=_release,
             help="The oldest torch release that the program is for.",
@@ -141,7 +143,6 @@ def _shared(command: F) -> F:
             "--jobs",
             type=click.IntRange(min=1),
             default=1,
-            show_default=True,
             metavar="N",
             help="Analyse the files in this many processes, where there are enough of them.",
         ),
@@ -165,7 +166,6 @@ def _shared(command: F) -> F:
     "--form",
     type=click.Choice([*FORMS]),
     default="auto",
-    show_default=True,
     help="; ".join(f"{form}: {text}" for form, text in FORMS.items()) + ".",
 )
 @click.option(
@@ -212,24 +212,23 @@ def check(ctx: click.Context, /, **arguments: Any) -> None:
 def explain(code: str) -> None:
     """Explain a rule, with examples."""
     from fsdp_migrate.codemods.registry import rule_for, unknown
-    from fsdp_migrate.views.terminal import write_text
+    from fsdp_migrate.views.terminal import say
 
     rule = rule_for(code.upper())
     if rule is None:
         raise click.ClickException(unknown(code))
-    write_text(rule.page.rstrip())
+    say(rule.page.rstrip())
 
 
 @cli.command()
 def rules() -> None:
     """List all rules."""
     from fsdp_migrate.codemods.registry import all_rules
-    from fsdp_migrate.views.terminal import paint, write_text
+    from fsdp_migrate.views.terminal import say
 
     width = max(len(rule.name) for rule in all_rules())
     for rule in all_rules():
-        code = paint(rule.code, "stdout", bold=True)
-        write_text(f"{code}  {rule.name:{width}}  {rule.summary}")
+        say(f"{click.style(rule.code, bold=True)}  {rule.name:{width}}  {rule.summary}")
 
 
 def main() -> None:
@@ -239,6 +238,8 @@ def main() -> None:
         from click.shell_completion import shell_complete
 
         sys.exit(shell_complete(cli, {}, "fsdp-migrate", variable, os.environ[variable]))
+    if isinstance(sys.stdout, TextIOWrapper):  # what its encoding lacks is escaped, never fatal
+        sys.stdout.reconfigure(errors="backslashreplace")
     gc.disable()  # syntax trees are many objects, all in use to the end: to search them doubles the time
     code = exit_code(sys.argv[1:])
     gc.freeze()  # the end of the process would search them, too

@@ -1,7 +1,5 @@
 """A configuration file, from its text to its findings and its new text."""
 
-from __future__ import annotations
-
 import ast
 import re
 from bisect import bisect
@@ -11,12 +9,12 @@ from fsdp_migrate.codemods.context import Silenced
 from fsdp_migrate.codemods.edit.text import Refused, overlap, spliced
 from fsdp_migrate.codemods.left import dynamic_names
 from fsdp_migrate.codemods.libraries import rules
-from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
 from fsdp_migrate.configuration.sections import flat_section, sections, sets_fsdp
-from fsdp_migrate.configuration.table import FLAGS, LIGHTNING, STRATEGY_OF_LIGHTNING, VERL
+from fsdp_migrate.configuration.table import STRATEGY_OF_LIGHTNING
 from fsdp_migrate.configuration.translate import Said, translate
 from fsdp_migrate.configuration.tree import Change, Mapping, Value, mappings, plain
 from fsdp_migrate.facts.names import TORCH
@@ -26,7 +24,6 @@ from fsdp_migrate.report import Change as FileChange
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
-BY_CODE = {**rules.BY_CODE, dynamic_names.RULE.code: dynamic_names.RULE}
 # What only a configuration of Lightning's Trainer has beside `strategy`.
 _LIGHTNING_KEYS = frozenset({"accelerator", "devices", "max_epochs", "num_nodes", "precision"})
 
@@ -73,20 +70,20 @@ class _File:
     def run(self) -> None:
         is_shell = self.source.ending == ".sh"
         for line in launches(self.text, is_shell) if not self.is_json else ():
-            self.say(line.code, (line.start, line.end), line.message, Action.MANUAL)
-            self.outcome.sets_fsdp |= line.code == FLAGS
+            self.say(line.rule, (line.start, line.end), line.message, Action.MANUAL)
+            self.outcome.sets_fsdp |= line.rule == rules.FLAGS
         if is_shell:
             return
         roots = self.read(self.text)
         self.outcome.sets_fsdp |= any(sets_fsdp(root) for root in roots)
         changes: list[Change] = []
         edits: list[Edit] = []
-        for code, said in self.translated(roots):
+        for rule, said in self.translated(roots):
             wanted = [each.change for each in said if each.change]
             if not wanted:
-                self.report(code, said)
+                self.report(rule, said)
                 continue
-            shown = [self.is_on(code, each.place.span) for each in said]
+            shown = [self.is_on(rule, each.place.span) for each in said]
             try:
                 if not all(shown):
                     raise Refused("a comment silences a part of it")
@@ -97,11 +94,11 @@ class _File:
                     raise Refused("two sections share a setting, and want different things")
                 self.check(roots, [*changes, *wanted], together)
             except Refused as refusal:
-                self.report(code, said, f"stays as it is: {refusal}")
+                self.report(rule, said, f"stays as it is: {refusal}")
                 continue
             changes += wanted
             edits = together
-            self.report(code, said)
+            self.report(rule, said)
         if edits and not self.options.only_checks:
             self.outcome.after = spliced(self.text, edits)
             after = self.source.encode(self.outcome.after)
@@ -110,32 +107,35 @@ class _File:
     def read(self, text: str) -> list[Value]:
         return from_json(without_comments(text)) if self.is_json else from_yaml(text)
 
-    def translated(self, roots: Sequence[Value]) -> Iterator[tuple[str, list[Said]]]:
-        """The findings of each section, with its code."""
+    def translated(self, roots: Sequence[Value]) -> Iterator[tuple[Rule, list[Said]]]:
+        """The findings of each section, with its rule."""
         found = [section for root in roots for section in sections(root)]
         if not found and self.is_json and isinstance(roots[0], Mapping):
             found = [section for section in [flat_section(roots[0])] if section]
         for section in found:
-            yield section.code, translate(section)
+            yield section.rule, translate(section)
         yield from self.by_path(roots)
         for entry in (e for root in roots for m in mappings(root) for e in m.entries):
             wanted = entry.key.lower().endswith(("strategy", "class_path", "_target_"))
             data = entry.data if wanted else None
             if isinstance(data, str) and data.endswith(".FSDPStrategy"):
-                yield LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
+                yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
             elif data in ("fsdp", "fsdp_cpu_offload"):
                 if _LIGHTNING_KEYS & {other.key for other in entry.owner.entries}:
-                    yield LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
+                    yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
                 elif OF_VERL.search(self.text):
-                    yield VERL, [Said(entry, f"selects FSDP1 in verl: write {entry.key}: fsdp2")]
+                    yield (
+                        rules.VERL,
+                        [Said(entry, f"selects FSDP1 in verl: write {entry.key}: fsdp2")],
+                    )
 
-    def by_path(self, roots: Sequence[Value]) -> Iterator[tuple[str, list[Said]]]:
+    def by_path(self, roots: Sequence[Value]) -> Iterator[tuple[Rule, list[Said]]]:
         """FSDP1's names by their paths, as for Hydra's `_target_`; Lightning's FSDPStrategy is FSDP1 and takes torch's."""
         entries = (e for root in roots for m in mappings(root) for e in m.entries)
         for entry in entries if ".FSDPStrategy" not in self.text else ():
             path = entry.data
             if isinstance(path, str) and path.startswith(TORCH) and dynamic_names.is_of_fsdp1(path):
-                yield dynamic_names.RULE.code, [Said(entry, dynamic_names.may_give(path))]
+                yield dynamic_names.RULE, [Said(entry, dynamic_names.may_give(path))]
 
     def check(self, roots: Sequence[Value], changes: Sequence[Change], edits: list[Edit]) -> None:
         """The new text says what was meant, and nothing else has changed."""
@@ -148,17 +148,17 @@ class _File:
         if after != [plain(root, changes) for root in roots]:
             raise Refused("the rewritten file would mean something else")
 
-    def report(self, code: str, said: Sequence[Said], refusal: str = "") -> None:
+    def report(self, rule: Rule, said: Sequence[Said], refusal: str = "") -> None:
         for each in said:
             action = Action.REWRITE if each.change and not refusal else Action.MANUAL
-            self.say(code, each.place.span, (each.change and refusal) or each.message, action)
+            self.say(rule, each.place.span, (each.change and refusal) or each.message, action)
 
-    def say(self, code: str, span: tuple[int, int], message: str, action: Action) -> None:
-        if self.is_on(code, span):
+    def say(self, rule: Rule, span: tuple[int, int], message: str, action: Action) -> None:
+        if self.is_on(rule, span):
             places = (*self.place(span[0]), *self.place(span[1]))
             construct = self.text[slice(*span)].split("\n")[0].strip()
-            name = BY_CODE[code].name
-            found = Finding(self.source.shown, *places, code, name, action, message, construct)
+            of = rule.code, rule.name
+            found = Finding(self.source.shown, *places, *of, action, message, construct)
             self.outcome.findings.append(found)
 
     def place(self, offset: int) -> tuple[int, int]:
@@ -166,7 +166,7 @@ class _File:
         line = bisect(self.starts, offset)
         return line, offset - self.starts[line - 1] + 1
 
-    def is_on(self, code: str, span: tuple[int, int]) -> bool:
+    def is_on(self, rule: Rule, span: tuple[int, int]) -> bool:
         """Whether a rule is selected, and not silenced on a line."""
         line = ast.Pass(lineno=self.place(span[0])[0], col_offset=0)
-        return not self.silenced(BY_CODE[code], line) and self.options.takes(code)
+        return not self.silenced(rule, line) and self.options.takes(rule.code)

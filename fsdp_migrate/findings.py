@@ -1,7 +1,5 @@
 """What the analysis says about a program: findings, and errors that kept it from a file. Outputs are views of them."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ A repository may be untrusted: nothing that its configuration names is run. What
 switched off (the monitor of files, hooks, transports), and files are compared here, since `git status` runs filters.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ A line that begins each cell in the module tells where it is from. Magics are no
 expression with a comment.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

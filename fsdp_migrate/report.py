@@ -1,7 +1,5 @@
 """The result of one run: findings, errors and changed files. Views print or apply it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path

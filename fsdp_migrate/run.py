@@ -1,7 +1,5 @@
 """One run of `migrate` or `check`: from a request to a report, then to views and files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options, Settings, load_settings
 from fsdp_migrate.views import rendered, text
-from fsdp_migrate.views.terminal import Stream, with_progress, write_bytes, write_text
+from fsdp_migrate.views.terminal import say, with_progress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,41 +95,40 @@ def _write(request: Request, report: Report) -> bool:
 
 def _show(request: Request, report: Report, written: bool) -> None:
     for line in text.render_problems(report.errors):
-        write_text(line, "stderr")
+        say(line, err=True)
     if not written:
-        write_text("Nothing was written: the files of a program are migrated together.", "stderr")
+        say("Nothing was written: the files of a program are migrated together.", err=True)
     if request.output != "text":
-        write_text(rendered(report, request.output))
+        say(rendered(report, request.output))
         return
     if request.diff:
         from fsdp_migrate.views.diff import render_diff
 
-        write_bytes(render_diff(report.changes))
-    # Where standard output holds a patch, the words go elsewhere.
-    _say(request, report, written, "stderr" if request.diff else "stdout")
+        click.echo(render_diff(report.changes), nl=False)
+    _say(request, report, written)
 
 
-def _say(request: Request, report: Report, written: bool, stream: Stream) -> None:
+def _say(request: Request, report: Report, written: bool) -> None:
     """The report in words: what was rewritten, the findings, the sum of them, and what to do next."""
     lines = text.render_changes(report) if request.writes and written else []
     findings = report.findings if request.check else report.manual
-    lines += text.render_findings(findings, stream)
+    lines += text.render_findings(findings)
     if written:
         lines.append(text.summary(report))
         steps = text.next_steps(report, request.paths)
         lines += (f"Next: {what}: `{command}`" for what, command in steps)
     for line in lines:
-        write_text(line, stream)
+        say(line, err=request.diff)  # where standard output holds a patch, the words go elsewhere
 
 
 def _begin(baseline: Path, report: Report) -> int:
     """Writes a baseline of what is found."""
     for line in text.render_problems(report.errors):
-        write_text(line, "stderr")
+        say(line, err=True)
     from fsdp_migrate.baseline import write_baseline
 
     write_baseline(baseline, report)
-    write_text(f"{len(report.findings)} findings are in the baseline {baseline}.")
+    say(f"{len(report.findings)} findings are in the baseline {baseline}.")
     return USAGE if report.errors else DONE
 
 

@@ -1,7 +1,5 @@
 """The settings of a run, and what the project's pyproject.toml says: the `[tool.fsdp-migrate]` table, the line length."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 Which copy a program imports, its source knows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

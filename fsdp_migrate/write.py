@@ -1,7 +1,5 @@
 """Writing in place: all files of a run or none, because the files of one model belong together."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

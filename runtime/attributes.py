@@ -1,7 +1,5 @@
 """FSDP1's attributes of a unit: ``sharding_strategy``, ``mixed_precision``, ``process_group`` and the like."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary

@@ -1,7 +1,5 @@
 """``auto_wrap_policy``: units inside a model, made by its constructor, and which units FSDP1 refuses."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Collection, Iterator
 

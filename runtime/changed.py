@@ -1,7 +1,5 @@
 """What only the run shows to mean something else than under FSDP1: a warning, once a place, with the rule that explains it."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from typing import Any
@@ -20,9 +18,7 @@ class ChangedFromFSDP1(UserWarning):
 
 def said() -> list[dict[str, str]]:
     """What was said in this process: ``{"code": "FSDP302", "place": "train.py:31", "message": "..."}``."""
-    return [
-        {"code": code, "place": place, "message": text} for (code, place), text in _SAID.items()
-    ]
+    return [{"code": code, "place": at, "message": text} for (code, at), text in _SAID.items()]
 
 
 def say(code: str, text: str) -> None:

@@ -1,7 +1,5 @@
 """What a model is, whichever form it has: the bridge, sharded in place, FSDP1's still, in another wrapper, or not sharded."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass

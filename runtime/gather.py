@@ -1,7 +1,5 @@
 """Whole tensors from sharded ones, and shards from whole ones, a tensor at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

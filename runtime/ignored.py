@@ -1,7 +1,5 @@
 """Modules and parameters that the caller keeps out of sharding."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -51,12 +49,8 @@ def resolve_ignored(
         )
     if any(isinstance(module, FSDPModule) for module in modules):
         raise ValueError("`ignored_modules` should not include FSDP modules")
-    closure = {
-        child
-        for module in modules
-        for child in module.modules()
-        if not isinstance(child, FSDPModule)
-    }
+    below = (child for module in modules for child in module.modules())
+    closure = {child for child in below if not isinstance(child, FSDPModule)}
     if root in closure:
         warnings.warn(
             "Trying to ignore the top-level module passed into the FSDP constructor itself will "

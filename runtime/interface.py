@@ -1,7 +1,5 @@
 """FSDP1's methods and attributes, which the bridge has and a model that is sharded in place answers."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator

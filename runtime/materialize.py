@@ -4,8 +4,6 @@ With the same order and the same full-size tensors the random numbers are the sa
 (``torch/distributed/fsdp/_init_utils.py``, ``_materialize_meta_module``).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any

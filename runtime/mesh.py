@@ -1,7 +1,5 @@
 """The device and the mesh that a sharding strategy runs on."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 With ``use_orig_params=True`` FSDP1 keeps the model's parameter objects, which ``fully_shard`` replaces.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The names of an optimizer's parameters, and state dicts that are keyed by them or by numbers."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,9 +40,7 @@ def rekey_optim_state_dict(
     parameters = [p for group in grouped_parameters(model, optim, optim_input) for p in group]
     names = names_of(model)
     if wanted is str:
-        keys: Mapping[Any, Any] = {
-            number: names[p] for number, p in enumerate(parameters) if p in names
-        }
+        keys: Mapping[Any, Any] = {n: names[p] for n, p in enumerate(parameters) if p in names}
     else:
         numbers = {parameter: number for number, parameter in enumerate(parameters)}
         keys = {name: numbers[p] for name, p in named(model).items() if p in numbers}

@@ -17,19 +17,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from . import optimizer_keys
 from .api import StateDictType
 from .forms import or_fsdp1s
 from .gather import apart_from, current_device, gather, is_sharded, offloaded, sharded_as
 from .materialize import broadcast_tensors
-from .optimizer_keys import (
-    as_saved,
-    clean,
-    grouped_parameters,
-    named,
-    names_of,
-    saved_groups,
-    warn_of_input,
-)
 from .state_dict_types import default_settings, get_state_dict_type
 
 StateDict = dict[str, Any]
@@ -93,7 +85,7 @@ def optim_state_dict_to_load(
     """
     model, optim, optim_state_dict = _in_order(model, optim, optim_state_dict)
     source = _FromRank0(group) if _rank0_only(model) else None
-    groups = grouped_parameters(model, optim)
+    groups = optimizer_keys.grouped_parameters(model, optim)
     result = _to_load(model, groups, optim_state_dict, source, is_named_optimizer)
     if load_directly:
         optim.load_state_dict(result)
@@ -135,7 +127,8 @@ def flatten_sharded_optim_state_dict(
 ) -> StateDict:
     """:func:`optim_state_dict_to_load` of what :func:`sharded_optim_state_dict` gives."""
     _warn("flatten_sharded_optim_state_dict", "optim_state_dict_to_load")
-    return _to_load(model, grouped_parameters(model, optim), sharded_optim_state_dict)
+    groups = optimizer_keys.grouped_parameters(model, optim)
+    return _to_load(model, groups, sharded_optim_state_dict)
 
 
 def _groups(
@@ -143,7 +136,7 @@ def _groups(
 ) -> list[list[nn.Parameter]] | None:
     if optim is None and optim_input is None:
         return None
-    return grouped_parameters(model, optim, optim_input)
+    return optimizer_keys.grouped_parameters(model, optim, optim_input)
 
 
 def _warn(name: str, instead: str, optim_input: object = None) -> None:
@@ -155,7 +148,7 @@ def _warn(name: str, instead: str, optim_input: object = None) -> None:
         FutureWarning,
         stacklevel=4,
     )
-    warn_of_input(optim_input)
+    optimizer_keys.warn_of_input(optim_input)
 
 
 def _rank0_only(model: nn.Module) -> bool:
@@ -185,8 +178,8 @@ def _save(
     """``states``, or those of ``optim``, by names: whole or as DTensors. Called by all ranks."""
     keep = not rank0_only or dist.get_rank(group) == 0
     states = optim.state_dict() if states is None else states
-    parameters = [p for group in grouped_parameters(model, optim) for p in group]
-    names = names_of(model)
+    parameters = [p for group in optimizer_keys.grouped_parameters(model, optim) for p in group]
+    names = optimizer_keys.names_of(model)
     if not names.keys() >= set(parameters):
         raise ValueError(
             "the optimizer has parameters that the model does not: create it after the model is "
@@ -195,7 +188,7 @@ def _save(
 
     def name(key: Any) -> Any:
         if isinstance(key, str):
-            return as_saved(key)
+            return optimizer_keys.as_saved(key)
         return names[parameters[key]] if key in range(len(parameters)) else key
 
     def convert(value: torch.Tensor) -> torch.Tensor:
@@ -270,17 +263,17 @@ def _to_load(
             "or scatter_full_optim_state_dict"
         )
     if groups is None:
-        groups = saved_groups(model, saved)
+        groups = optimizer_keys.saved_groups(model, saved)
     keys: dict[nn.Parameter, Any] = {
         p: number for number, p in enumerate(p for group in groups for p in group)
     }
     if by_name:
         keys = {p: name for name, p in model.named_parameters() if p in keys}
-    known = named(model)
+    known = optimizer_keys.named(model)
     owners = {name: p for name, p in known.items() if p in keys}
     states = {}
     for name in sorted(saved["state"], key=str):
-        if isinstance(name, str) and clean(name) not in known:
+        if isinstance(name, str) and optimizer_keys.clean(name) not in known:
             warnings.warn(f"{name!r} is no parameter's: its state is loaded as it is", stacklevel=4)
             states[name] = _mapped(saved["state"][name], torch.clone)
             continue
@@ -320,7 +313,7 @@ def _owner(name: Any, owners: dict[str, nn.Parameter]) -> nn.Parameter:
             "the optimizer's state dict is keyed by numbers: give it the parameters' names with "
             "rekey_optim_state_dict(state_dict, OptimStateKeyType.PARAM_NAME, model, optim=...)"
         )
-    owner = owners.get(clean(name))
+    owner = owners.get(optimizer_keys.clean(name))
     if owner is None:
         raise ValueError(f"the optimizer's state dict names {name!r}, which the optimizer has not")
     return owner
@@ -338,9 +331,7 @@ def _groups_to_load(
             f"the optimizer's state dict has {len(saved)} groups of parameters, the optimizer "
             f"{len(groups)}"
         )
-    of = {
-        _owner(name, owners): each for each, group in enumerate(saved) for name in group["params"]
-    }
+    of = {_owner(name, owners): n for n, group in enumerate(saved) for name in group["params"]}
     loaded = []
     for number, group in enumerate(groups):
         found, *more = {of.get(parameter) for parameter in group} or {number}

@@ -3,8 +3,6 @@
 With ``torch_private`` the only place that knows private names of torch.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -4,8 +4,6 @@ It decides memory, the number of collectives and the last bits of reduced gradie
 ``_auto_wrap`` (``torch/distributed/fsdp/_wrap_utils.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 

@@ -3,8 +3,6 @@
 Of the bridge's units nothing is counted, and nothing is switched off.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """What no FSDP2 program can have: an error where it is used, with the rule that explains it."""
 
-from __future__ import annotations
-
 
 class UnsupportedInFSDP2(NotImplementedError):
     """A part of FSDP1 that has no counterpart; ``code`` is the rule for ``fsdp-migrate explain``."""

@@ -1,7 +1,5 @@
 """``ShardedGradScaler``: FSDP1's gradient scaler, for DTensors and plain tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Units of the bridge have FSDP1's default from the start, models of ``fully_shard`` DTensors until a type is set.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +15,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from . import api
-from .api import (
-    OptimStateDictConfig,
-    ShardingStrategy,
-    StateDictConfig,
-    StateDictSettings,
-    StateDictType,
-)
 from .attributes import attributes_of
 from .forms import WRAPPED, or_fsdp1s, unit_of
 from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
@@ -35,7 +26,7 @@ from .running import Unit
 from .torch_private import torch_asks_for_state, units_of
 
 # Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
-_in_force: WeakKeyDictionary[nn.Module, StateDictSettings | None] = WeakKeyDictionary()
+_in_force: WeakKeyDictionary[nn.Module, api.StateDictSettings | None] = WeakKeyDictionary()
 
 PREFIX = f"{WRAPPED}."
 
@@ -52,9 +43,9 @@ _DEPRECATED = (
 @contextmanager
 def state_dict_type(
     module: nn.Module,
-    state_dict_type: StateDictType,
-    state_dict_config: StateDictConfig | None = None,
-    optim_state_dict_config: OptimStateDictConfig | None = None,
+    state_dict_type: api.StateDictType,
+    state_dict_config: api.StateDictConfig | None = None,
+    optim_state_dict_config: api.OptimStateDictConfig | None = None,
 ) -> Iterator[None]:
     """:func:`set_state_dict_type` for as long as the body runs, also if it fails."""
     before = {each: _in_force.get(each) for each in _modules_of_units(module)}
@@ -68,10 +59,10 @@ def state_dict_type(
 @or_fsdp1s
 def set_state_dict_type(
     module: nn.Module,
-    state_dict_type: StateDictType,
-    state_dict_config: StateDictConfig | None = None,
-    optim_state_dict_config: OptimStateDictConfig | None = None,
-) -> StateDictSettings:
+    state_dict_type: api.StateDictType,
+    state_dict_config: api.StateDictConfig | None = None,
+    optim_state_dict_config: api.OptimStateDictConfig | None = None,
+) -> api.StateDictSettings:
     """From now on ``state_dict()`` and ``load_state_dict()`` of ``module`` do as FSDP1's did; returns the settings until
     now.
 
@@ -95,7 +86,7 @@ def set_state_dict_type(
     settings = _settings(state_dict_type, state_dict_config, optim_state_dict_config)
     for each in _modules_of_units(module):
         _follow(each, settings)
-    return found[0] if found else StateDictSettings(None, None, None)  # type: ignore[arg-type]
+    return found[0] if found else api.StateDictSettings(None, None, None)  # type: ignore[arg-type]
 
 
 def follow_default_type(unit: nn.Module) -> None:
@@ -104,7 +95,7 @@ def follow_default_type(unit: nn.Module) -> None:
         _follow(each, default_settings())
 
 
-def _follow(module: nn.Module, settings: StateDictSettings) -> None:
+def _follow(module: nn.Module, settings: api.StateDictSettings) -> None:
     if module not in _in_force:
         module.register_load_state_dict_pre_hook(_load)  # type: ignore[no-untyped-call]
         if isinstance(module, FSDPModule):
@@ -112,13 +103,13 @@ def _follow(module: nn.Module, settings: StateDictSettings) -> None:
     _in_force[module] = settings
 
 
-def default_settings() -> StateDictSettings:
+def default_settings() -> api.StateDictSettings:
     """What holds where no type was set."""
-    return _settings(StateDictType.FULL_STATE_DICT, None, None)
+    return _settings(api.StateDictType.FULL_STATE_DICT, None, None)
 
 
 @or_fsdp1s
-def get_state_dict_type(module: nn.Module) -> StateDictSettings | None:
+def get_state_dict_type(module: nn.Module) -> api.StateDictSettings | None:
     """The settings of the units in ``module``, which must be the same; None where it has no units."""
     found = _settings_of(module)
     for settings in found:
@@ -130,27 +121,30 @@ def get_state_dict_type(module: nn.Module) -> StateDictSettings | None:
     return found[0] if found else None
 
 
-def _settings_of(module: nn.Module) -> list[StateDictSettings]:
+def _settings_of(module: nn.Module) -> list[api.StateDictSettings]:
     return [_in_force.get(unit) or default_settings() for unit in units_of(module)]
 
 
 _CONFIGS = {
-    StateDictType.FULL_STATE_DICT: (api.FullStateDictConfig, api.FullOptimStateDictConfig),
-    StateDictType.LOCAL_STATE_DICT: (api.LocalStateDictConfig, api.LocalOptimStateDictConfig),
-    StateDictType.SHARDED_STATE_DICT: (api.ShardedStateDictConfig, api.ShardedOptimStateDictConfig),
+    api.StateDictType.FULL_STATE_DICT: (api.FullStateDictConfig, api.FullOptimStateDictConfig),
+    api.StateDictType.LOCAL_STATE_DICT: (api.LocalStateDictConfig, api.LocalOptimStateDictConfig),
+    api.StateDictType.SHARDED_STATE_DICT: (
+        api.ShardedStateDictConfig,
+        api.ShardedOptimStateDictConfig,
+    ),
 }
 
 
-def _settings(kind: Any, config: Any, optim_config: Any) -> StateDictSettings:
+def _settings(kind: Any, config: Any, optim_config: Any) -> api.StateDictSettings:
     """The settings that arguments ask for, of this project's classes or torch's."""
-    kind = StateDictType(kind)
+    kind = api.StateDictType(kind)
     given = {"state_dict_config": config, "optim_state_dict_config": optim_config}
     for (argument, chosen), expected in zip(given.items(), _CONFIGS[kind], strict=True):
         if chosen is None:
             given[argument] = expected()
         elif type(chosen).__name__ != expected.__name__:
             raise RuntimeError(f"Expected {argument} of type {expected} but got {type(chosen)}")
-    return StateDictSettings(kind, **given)
+    return api.StateDictSettings(kind, **given)
 
 
 def _modules_of_units(module: nn.Module) -> list[nn.Module]:
@@ -170,13 +164,13 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
         _count(unit, settings, "saved")
     config = settings.state_dict_config
     attributes = attributes_of(unit) if isinstance(unit, Unit) else {}
-    if attributes.get("sharding_strategy") is ShardingStrategy.NO_SHARD:
+    if attributes.get("sharding_strategy") is api.ShardingStrategy.NO_SHARD:
         config = api.FullStateDictConfig()  # as FSDP1 has it, whatever was asked for
         warnings.warn(
             "When using ``NO_SHARD`` for ``ShardingStrategy``, full_state_dict will be returned.",
             stacklevel=4,
         )
-    full = settings.state_dict_type == StateDictType.FULL_STATE_DICT
+    full = settings.state_dict_type == api.StateDictType.FULL_STATE_DICT
     offload = config.offload_to_cpu
     keep = not getattr(config, "rank0_only", False) or _is_first(unit)
     ignored = attributes.get("_ignored_params", ())
@@ -218,14 +212,14 @@ def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
             state_dict[prefix + name] = sharded_as(value, parameter)
 
 
-def _count(unit: nn.Module, settings: StateDictSettings, what: str) -> None:
+def _count(unit: nn.Module, settings: api.StateDictSettings, what: str) -> None:
     """That a program relies on FSDP1's default, and has not set a type itself."""
     if is_outermost(unit) and settings == default_settings():
         acted(unit, "whole_state_dicts", what)
 
 
-def _refuse_local(settings: StateDictSettings, value: Any) -> None:
-    is_local = settings.state_dict_type == StateDictType.LOCAL_STATE_DICT
+def _refuse_local(settings: api.StateDictSettings, value: Any) -> None:
+    is_local = settings.state_dict_type == api.StateDictType.LOCAL_STATE_DICT
     if is_local and isinstance(value, DTensor) and is_sharded(value):
         raise UnsupportedInFSDP2(
             "FSDP334",

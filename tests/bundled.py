@@ -1,7 +1,5 @@
 """The bundled programs, and how each is run."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

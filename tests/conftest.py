@@ -1,7 +1,5 @@
 """How the tests are spread over two workers, what they start processes with, and the command line in this process."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

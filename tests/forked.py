@@ -3,8 +3,6 @@
 They leave by ``os._exit``: a finished FSDP1 process may abort at interpreter exit.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

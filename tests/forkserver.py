@@ -8,8 +8,6 @@ the recorder), and the script as ``__main__``. ``mp.spawn`` forks as well.
 A few tests start real launchers, so that a difference between the two would show.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

@@ -1,14 +1,7 @@
 """FSDP1 where there is no accelerator."""
 
-from __future__ import annotations
-
 import torch
-from torch.distributed.fsdp import (
-    _flat_param,
-    _init_utils,
-    _optim_utils,
-    fully_sharded_data_parallel,
-)
+from torch.distributed import fsdp
 
 from fsdp_migrate.runtime.record import cpu
 
@@ -17,8 +10,8 @@ def fsdp1_on_cpu() -> None:
     """Makes FSDP1 right on the CPU, for the rest of this process."""
     cpu._streams(torch)
     cpu._pinned_memory(torch)
-    cpu._device_without_device_id(fully_sharded_data_parallel)  # it has imported the function
-    cpu._sync_of_cpu_states(_init_utils)
-    cpu._offload_to_the_same_device(_flat_param)
-    cpu._offloaded_gradients(_flat_param)
-    cpu._aliased_optimizer_states(_optim_utils)
+    cpu._device_without_device_id(fsdp.fully_sharded_data_parallel)  # it has imported the function
+    cpu._sync_of_cpu_states(fsdp._init_utils)
+    cpu._offload_to_the_same_device(fsdp._flat_param)
+    cpu._offloaded_gradients(fsdp._flat_param)
+    cpu._aliased_optimizer_states(fsdp._optim_utils)

@@ -3,8 +3,6 @@
 They are also what tests/test_fixtures.py compares with, so that a change of the tool shows in the diff that a user reads.
 """
 
-from __future__ import annotations
-
 import difflib
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """FSDP1's names where the constructor shards a model in place, as a migrated program does it."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from typing import Any
 

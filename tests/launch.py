@@ -1,7 +1,5 @@
 """Starts what runs several ranks, in a process of its own, and reads what they wrote."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -4,8 +4,6 @@ What a layer multiplies is copied to 1 to 15 elements behind an aligned address,
 whose matrix library minds that, FSDP1 and the bridge differ unless it is told not to (``verify/reproducible.py``).
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Small models with what makes sharding interesting: odd sizes, buffers, nesting, batch norm, ties."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import nn

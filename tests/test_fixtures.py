@@ -1,7 +1,5 @@
 """The bundled programs: what the tool makes of them is what docs/gallery shows, to the byte."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

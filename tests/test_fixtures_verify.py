@@ -1,7 +1,5 @@
 """The proof for the bundled programs: original and migrated train the same, in both forms, with and without CUDA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

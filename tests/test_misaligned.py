@@ -1,7 +1,5 @@
 """What trains bitwise as under FSDP1 does so wherever its operands are in memory, and with the kernels of other processors."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

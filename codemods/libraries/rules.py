@@ -1,7 +1,5 @@
 """The rules for programs that use FSDP1 through another library: for its configuration files, and for Python."""
 
-from __future__ import annotations
-
 from fsdp_migrate.codemods.rule import Rule
 
 ACCELERATE = Rule("FSDP801", "accelerate-config")
@@ -13,4 +11,3 @@ LIGHTNING = Rule("FSDP806", "lightning-strategy")
 VERL = Rule("FSDP807", "verl-strategy")
 MODEL = Rule("FSDP808", "accelerate-model")
 RULES = (ACCELERATE, TRANSFORMERS, AXOLOTL, PLUGIN, FLAGS, LIGHTNING, VERL, MODEL)
-BY_CODE = {rule.code: rule for rule in RULES}

@@ -10,37 +10,13 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries import rules
-from fsdp_migrate.codemods.libraries.rules import (
-    BY_CODE,
-    FLAGS,
-    LIGHTNING,
-    PLUGIN,
-    TRANSFORMERS,
-    VERL,
-)
 from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.configuration import table, tree
 from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import LEFT_OUT, OF_VERL, UNSURE, said_of
 from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
-from fsdp_migrate.configuration.table import (
-    REMOVED,
-    STRATEGY,
-    STRATEGY_OF_LIGHTNING,
-    CPUOffload,
-    options_of,
-)
 from fsdp_migrate.configuration.translate import translate
-from fsdp_migrate.configuration.tree import (
-    UNKNOWN,
-    Data,
-    Mapping,
-    Remove,
-    Replace,
-    Span,
-    Value,
-    mappings,
-)
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.findings import Action
@@ -74,9 +50,9 @@ def find(context: Context) -> Iterator[Found]:
         if isinstance(field.target, ast.Name) and field.target.id == "fsdp":
             given = field.value
             default = keyword(given, "default") if isinstance(given, ast.Call) else given
-            if isinstance(default, ast.Constant) and options_of(default.value):
-                message = f"is FSDP1 by default: True there, and in fsdp_config: {STRATEGY}"
-                yield Found(TRANSFORMERS, field, Action.MANUAL, message)
+            if isinstance(default, ast.Constant) and table.options_of(default.value):
+                message = f"is FSDP1 by default: True there, and in fsdp_config: {table.STRATEGY}"
+                yield Found(rules.TRANSFORMERS, field, Action.MANUAL, message)
     if not is_accelerates(context):
         yield from _of_plugin(file)
         yield from _of_environment(context)
@@ -89,9 +65,11 @@ def find(context: Context) -> Iterator[Found]:
 
 def _of_plugin(file: File) -> Iterator[Found]:
     """Fields of a plugin that a program sets itself, and version 2 has no use for."""
-    for field in (field for name in REMOVED for field in file.attributes.get(name, ())):
+    for field in (field for name in table.REMOVED for field in file.attributes.get(name, ())):
         if isinstance(field.ctx, ast.Store) and last_name(field.value).endswith("fsdp_plugin"):
-            yield Found(PLUGIN, field, Action.MANUAL, f"{LEFT_OUT}{REMOVED[field.attr]}")
+            yield Found(
+                rules.PLUGIN, field, Action.MANUAL, f"{LEFT_OUT}{table.REMOVED[field.attr]}"
+            )
 
 
 def _of_environment(context: Context) -> Iterator[Found]:
@@ -107,7 +85,7 @@ def _of_environment(context: Context) -> Iterator[Found]:
             said = said_of(name.value, given)
             # With a version the program knows both: what is left out for version 2 has no meaning there.
             if said and ("FSDP_VERSION" not in file.text or said.startswith(LEFT_OUT)):
-                yield Found(FLAGS, place, Action.MANUAL, said)
+                yield Found(rules.FLAGS, place, Action.MANUAL, said)
 
 
 def is_accelerates(context: Context) -> bool:
@@ -150,7 +128,7 @@ def _is_sharded(path: str, strategy: ast.keyword | None) -> bool:
 def _is_conditional(value: ast.expr) -> bool:
     """`"full_shard" if ... else ""`."""
     branches = (value.body, value.orelse) if isinstance(value, ast.IfExp) else ()
-    return any(isinstance(each, ast.Constant) and options_of(each.value) for each in branches)
+    return any(isinstance(each, ast.Constant) and table.options_of(each.value) for each in branches)
 
 
 class _Reader:
@@ -158,7 +136,7 @@ class _Reader:
 
     def __init__(self, context: Context) -> None:
         self.context, self.file = context, context.file
-        self._seen: set[Span] = set()
+        self._seen: set[tree.Span] = set()
 
     def call(self, call: ast.Call) -> Iterator[Found]:
         """Findings about the arguments of a call."""
@@ -169,42 +147,42 @@ class _Reader:
         if path.startswith("accelerate.") and path.endswith(".FullyShardedDataParallelPlugin"):
             yield from self.plugin(call)
         elif path.startswith(_LIGHTNING) and _is_sharded(path, given.get("strategy")):
-            yield Found(LIGHTNING, call, Action.MANUAL, STRATEGY_OF_LIGHTNING)
+            yield Found(rules.LIGHTNING, call, Action.MANUAL, table.STRATEGY_OF_LIGHTNING)
         elif {"fsdp", "fsdp_config"} & given.keys():
             found = list(self.section(call))
             yield from found
             if not found and "fsdp" in given and _is_conditional(given["fsdp"].value):
-                message = f"True there, and in fsdp_config: {STRATEGY}"
-                yield Found(TRANSFORMERS, given["fsdp"], Action.MANUAL, message)
+                message = f"True there, and in fsdp_config: {table.STRATEGY}"
+                yield Found(rules.TRANSFORMERS, given["fsdp"], Action.MANUAL, message)
 
     def plugin(self, call: ast.Call) -> Iterator[Found]:
         settings = from_call(self.file, call, self.resolve)
         if not settings.entries:  # `Plugin()`, `Plugin(**options)`
-            yield Found(PLUGIN, call, Action.MANUAL, _FROM_ENVIRONMENT)
+            yield Found(rules.PLUGIN, call, Action.MANUAL, _FROM_ENVIRONMENT)
         elif is_first(settings):
             nodes = {self.file.span(keyword): keyword for keyword in call.keywords}
-            yield from self.found(Section(PLUGIN.code, settings, None, settings), nodes)
+            yield from self.found(Section(rules.PLUGIN, settings, None, settings), nodes)
 
     def section(self, node: ast.Call | ast.Dict) -> Iterator[Found]:
         """Findings about a section, each once: calls first, then the remaining dictionaries."""
         if self.file.span(node) in self._seen or _only_reads(self.context, node):
             return
         if isinstance(node, ast.Call):
-            home: Value = from_call(self.file, node, self.resolve)
+            home: tree.Value = from_call(self.file, node, self.resolve)
         else:
             home = from_python(self.file, node, self.resolve)
-        assert isinstance(home, Mapping)
+        assert isinstance(home, tree.Mapping)
         section = section_of(home) or flat_section(home)
-        for mapping in mappings(home):
+        for mapping in tree.mappings(home):
             self._seen.add(mapping.span)
         if section is not None:
             yield from self.found(section, {})
 
-    def found(self, section: Section, nodes: dict[Span, ast.keyword]) -> Iterator[Found]:
+    def found(self, section: Section, nodes: dict[tree.Span, ast.keyword]) -> Iterator[Found]:
         said = translate(section)
         changes = [each.change for each in said if each.change]
-        changed = [each.place.span for each in said if isinstance(each.change, Remove | Replace)]
-        removed = tuple(nodes[span] for span in changed if span in nodes)
+        gone = [each for each in said if isinstance(each.change, tree.Remove | tree.Replace)]
+        removed = tuple(nodes[each.place.span] for each in gone if each.place.span in nodes)
         for each in said:
             plain = each.change is not None and self.context.plain
             message = (
@@ -212,7 +190,7 @@ class _Reader:
             )
             first = plain and each.change is changes[0]
             yield Found(
-                BY_CODE[section.code],
+                section.rule,
                 self.at(each.place.span),
                 Action.REWRITE if plain else Action.MANUAL,
                 message,
@@ -230,25 +208,25 @@ class _Reader:
                 continue
             if found["sign"] != "==":
                 said = f"selects FSDP1 in verl: write {found['name']} fsdp2"
-                yield Found(VERL, place, Action.MANUAL, said)
+                yield Found(rules.VERL, place, Action.MANUAL, said)
             elif not knows_both:
-                yield Found(VERL, place, Action.MANUAL, _UNEQUAL)
+                yield Found(rules.VERL, place, Action.MANUAL, _UNEQUAL)
 
-    def resolve(self, node: ast.expr) -> Data | ast.expr:
+    def resolve(self, node: ast.expr) -> tree.Data | ast.expr:
         """What an expression that is no literal says: the name of a member, FSDP1's offloading, a literal elsewhere."""
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
             owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value.id
             member = node.attr.lower() if owner == "FSDPOption" else node.attr
-            return member if owner in _ENUMS else UNKNOWN
+            return member if owner in _ENUMS else tree.UNKNOWN
         if isinstance(node, ast.Call) and self.context.fsdp1(node.func) == "CPUOffload":
             given = keyword(node, "offload_params", 0)
-            return CPUOffload(getattr(given, "value", None) is True)
+            return table.CPUOffload(getattr(given, "value", None) is True)
         value = self.context.value(node) if isinstance(node, ast.Name) else None
         if value is None or not isinstance(value.node, ast.Dict | ast.Constant):
-            return UNKNOWN
-        return value.node if value.file is self.file else getattr(value.node, "value", UNKNOWN)
+            return tree.UNKNOWN
+        return value.node if value.file is self.file else getattr(value.node, "value", tree.UNKNOWN)
 
-    def at(self, span: Span) -> ast.AST:
+    def at(self, span: tree.Span) -> ast.AST:
         """A node that has a place and nothing else."""
         (line, column), (end_line, end_column) = (self.position(place) for place in span)
         return ast.Pass(

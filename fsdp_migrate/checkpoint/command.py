@@ -1,7 +1,5 @@
 """`fsdp-migrate checkpoint`. torch is imported only when there is a checkpoint to read."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path
@@ -10,9 +8,11 @@ from typing import Any
 import click
 
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
+from fsdp_migrate.findings import Problem
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.version import __version__
-from fsdp_migrate.views.terminal import paint, printable, write_text
+from fsdp_migrate.views.terminal import printable, say
+from fsdp_migrate.views.text import counted, render_problems
 
 VERSION = 1
 """Of the JSON: raised when a field changes its meaning or is removed."""
@@ -29,9 +29,7 @@ def checkpoint_command() -> None:
     "inspect", short_help="Show what a checkpoint is, and whether FSDP2 loads it as it is."
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=_PATH)
-@click.option(
-    "--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True
-)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), default="text")
 @click.pass_context
 def inspect_command(context: click.Context, paths: tuple[Path, ...], form: str) -> None:
     """Say of each PATH what it is and whether an FSDP2 program can load it as it is.
@@ -54,10 +52,10 @@ def inspect_command(context: click.Context, paths: tuple[Path, ...], form: str) 
             _complain(**errors[-1])
             continue
         if form == "text":
-            write_text("\n".join(lines(found[-1])))
+            say("\n".join(lines(found[-1])))
     if form == "json":
         top = {"version": VERSION, "tool": f"fsdp-migrate {__version__}"}
-        write_text(json.dumps(top | {"checkpoints": found, "errors": errors}, indent=2))
+        say(json.dumps(top | {"checkpoints": found, "errors": errors}, indent=2))
     if errors:
         context.exit(USAGE)
     context.exit(DONE if all(checkpoint["loads"] for checkpoint in found) else FINDINGS)
@@ -111,16 +109,14 @@ def convert_command(context: click.Context, /, source: Path, target: Path, **wis
         _complain(shown_path(target), str(reason))
         context.exit(USAGE)
     for change in done.changes:
-        write_text(f"  {printable(change)}")
-    word = "tensor" if done.tensors == 1 else "tensors"
+        say(f"  {printable(change)}")
     written = printable(shown_path(target))
-    write_text(f"wrote {written}: {done.tensors:,} {word}, {size(done.nbytes)}")
+    say(f"wrote {written}: {counted(done.tensors, 'tensor')}, {size(done.nbytes)}")
     context.exit(DONE)
 
 
 def _complain(path: str, message: str) -> None:
-    word = paint("error:", "stderr", fg="red", bold=True)
-    write_text(f"{word} {printable(path)}: {printable(message)}", "stderr")
+    say(render_problems([Problem(path, 0, message)])[0], err=True)
 
 
 def _need_torch() -> None:

@@ -1,7 +1,5 @@
 """`checkpoint convert`: from a checkpoint that FSDP2 does not load to one that it loads."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -3,8 +3,6 @@
 Its own reader unpickles them, which executes whatever they ask for, and loads everything at once.
 """
 
-from __future__ import annotations
-
 import functools
 import io
 import math

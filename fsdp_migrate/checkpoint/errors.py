@@ -1,7 +1,5 @@
 """Why a checkpoint cannot be read or converted. Each message is one line for the user."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """Files of tensors: the archives of `torch.save`, which are mapped, not loaded, and safetensors."""
 
-from __future__ import annotations
-
 import struct
 import warnings
 import zipfile
@@ -9,61 +7,40 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from torch.serialization import (
-    add_safe_globals,
-    clear_safe_globals,
-    get_safe_globals,
-    get_unsafe_globals_in_checkpoint,
-)
+from torch import serialization
 
 from fsdp_migrate.checkpoint.errors import Unreadable
 from fsdp_migrate.checkpoint.pickles import Member, Note, allowed, first_line, not_executed
 from fsdp_migrate.checkpoint.shards import STAND_INS
 from fsdp_migrate.checkpoint.trees import leaves
 
-_LEGACY = b"\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19"
-"""The number that begins a file of `torch.save` before torch 1.6, which had no FSDP."""
-
 
 def read_file(path: Path) -> tuple[str, Any]:
     """The format of a file, and what was saved in it; raises Unreadable where it is damaged, or of another format."""
-    with path.open("rb") as file:
-        head = file.read(16)
-    if not head:
-        raise Unreadable("is empty")
-    if _LEGACY in head:
-        raise Unreadable("has the format of torch before 1.6: load it, and save it again")
     if path.suffix == ".safetensors":
         return "safetensors", _read_safetensors(path)
-    if not head.startswith(b"PK\x03\x04"):
-        raise Unreadable("is no checkpoint: torch.save did not write it, and it is not safetensors")
-    _check_archive(path)
-    return "torch zip", read_saved(path)
-
-
-def _check_archive(path: Path) -> None:
-    """Raises Unreadable where torch.save did not write the archive."""
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\x03\x04":
+            raise Unreadable(
+                "is no checkpoint: neither of torch.save since torch 1.6, nor safetensors"
+            )
     try:
-        entries = zipfile.ZipFile(path).infolist()
+        kinds = {entry.compress_type for entry in zipfile.ZipFile(path).infolist()}
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error):
         raise Unreadable("is damaged or cut off: a zip archive without its end") from None
-    names = [entry.filename for entry in entries]
-    if [name.count("/") for name in names if name.endswith("/data.pkl")] != [1]:
-        raise Unreadable("is a zip archive that torch.save did not write")
-    if any(name.split("/")[1:2] == ["code"] for name in names):
-        raise Unreadable("is a TorchScript program, not a state dict")
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise Unreadable("is damaged: its records are not as torch.save writes them")
+    if kinds != {zipfile.ZIP_STORED}:  # what is small on the disk may be large in memory
+        raise Unreadable("is no checkpoint: torch.save compresses nothing, TorchScript does")
+    return "torch zip", read_saved(path)
 
 
 def read_saved(file: Path | IO[bytes]) -> Any:
     """What torch.save wrote, by torch.load, with stand-ins for sharded tensors; of a path the tensors are mapped."""
-    before = get_safe_globals()
-    clear_safe_globals()  # a DTensor's own class among them
+    before = serialization.get_safe_globals()
+    serialization.clear_safe_globals()  # a DTensor's own class among them
     try:
-        names = get_unsafe_globals_in_checkpoint(file)
+        names = serialization.get_unsafe_globals_in_checkpoint(file)
         stand_ins = [(STAND_INS.get(name) or allowed(name), name) for name in names]
-        add_safe_globals([Member, *stand_ins])
+        serialization.add_safe_globals([Member, *stand_ins])
         if not isinstance(file, Path):
             file.seek(0)
         with warnings.catch_warnings():
@@ -79,10 +56,10 @@ def read_saved(file: Path | IO[bytes]) -> Any:
     except Unreadable:
         raise
     except Exception as error:
-        raise Unreadable(f"is damaged ({first_line(error)})") from None
+        raise Unreadable(f"is damaged, or not of torch.save ({first_line(error)})") from None
     finally:
-        clear_safe_globals()
-        add_safe_globals(before)
+        serialization.clear_safe_globals()
+        serialization.add_safe_globals(before)
 
 
 def _read_safetensors(path: Path) -> Any:

@@ -1,12 +1,10 @@
 """Names of parameters, and what wrappers of a model have put into them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 from fsdp_migrate.checkpoint.errors import Refused
-from fsdp_migrate.checkpoint.trees import Place, like, mappings, shown
+from fsdp_migrate.checkpoint.trees import Place, like, mappings, rebuilt, shown
 
 WRAPPERS = {
     "_fsdp_wrapped_module": "FSDP1",
@@ -40,23 +38,25 @@ def wrapped(tree: Any) -> dict[str, list[str]]:
     return found
 
 
-def strip(tree: Any, place: Place = ()) -> Any:
+def strip(tree: Any) -> Any:
     """The tree with clean names, as keys and in lists of names; raises Refused where two become the same."""
-    if isinstance(tree, Mapping):
-        renamed: dict[Any, Any] = {}
-        for key, value in tree.items():
-            new = clean(key) if isinstance(key, str) else key
-            if new in renamed:
-                name = shown((*place, new))
-                raise Refused(f"two names become {name} without what wrappers put into them")
-            renamed[new] = strip(value, (*place, key))
-        made = like(tree, renamed.items())
-        if (metadata := getattr(made, "_metadata", None)) is not None:
-            new_metadata = {clean(name): version for name, version in metadata.items()}
-            made._metadata = type(metadata)(new_metadata)  # type: ignore[attr-defined]
-        return made
-    if isinstance(tree, list):
-        if place[-1:] in _NAME_LISTS and all(isinstance(item, str) for item in tree):
-            return list(map(clean, tree))
-        return [strip(value, (*place, i)) for i, value in enumerate(tree)]
-    return tree
+    return rebuilt(tree, _stripped)
+
+
+def _stripped(place: Place, node: Any) -> Any:
+    if isinstance(node, list) and place[-1:] in _NAME_LISTS:
+        return [clean(item) if isinstance(item, str) else item for item in node]
+    if not isinstance(node, Mapping):
+        return node
+    renamed: dict[Any, Any] = {}
+    for key, value in node.items():
+        new = clean(key) if isinstance(key, str) else key
+        if new in renamed:
+            name = shown((*place, new))
+            raise Refused(f"two names become {name} without what wrappers put into them")
+        renamed[new] = value
+    stripped = like(node, renamed.items())
+    if (versions := getattr(stripped, "_metadata", None)) is not None:
+        cleaned = {clean(name): version for name, version in versions.items()}
+        stripped._metadata = type(versions)(cleaned)  # type: ignore[attr-defined]
+    return stripped

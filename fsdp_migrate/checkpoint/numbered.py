@@ -1,7 +1,5 @@
 """`optimizer.state_dict()`, which numbers parameters: whole, or each rank's shards of FSDP1, named by a model's shapes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -36,12 +34,8 @@ def named(ranks: Sequence[Optimizer], shapes: Shapes) -> dict[Any, Any]:
             f"the states of {len(ranks)} files do not add up to the model's parameters: a rank's file is missing, "
             "it is of another model, or it was saved without use_orig_params"
         )
-    if (
-        names
-        != (_fitting([_size(states[n]) for n in numbers[::-1]], [*shapes.items()][::-1]) or [])[
-            ::-1
-        ]
-    ):
+    backwards = _fitting([_size(states[n]) for n in numbers[::-1]], [*shapes.items()][::-1])
+    if backwards is None or names != backwards[::-1]:
         raise Refused(f"the shapes leave several ways to name its parameters: {_SAVE}")
 
     def shaped(place: Place, value: Any) -> Any:

@@ -1,7 +1,5 @@
 """The states of optimizers: named by parameter or numbered, and the `step` that FSDP1 lets parameters share."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard

@@ -1,7 +1,5 @@
 """Tensors whose parts lie in several places: the chunks of DCP, and the shards that ranks have pickled."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence

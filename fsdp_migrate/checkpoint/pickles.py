@@ -33,8 +33,6 @@ class Note:
         self.state = state
 
     def __getitem__(self, name: str) -> Any:
-        if not isinstance(self.state, dict) or name not in self.state:
-            raise Unreadable(f"an object {type(self).__name__} has no {name}")
         return self.state[name]
 
     def get(self, name: str, default: Any = None) -> Any:

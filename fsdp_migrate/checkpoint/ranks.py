@@ -1,7 +1,5 @@
 """The files of all ranks of one `torch.save`: which they are, and what they hold together."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a rank has pickled of a ShardedTensor or a DTensor, and where it lies in the whole tensor."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

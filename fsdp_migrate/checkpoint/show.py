@@ -1,13 +1,14 @@
 """What `checkpoint inspect` prints, for a person and for a program."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
+import click
+
 from fsdp_migrate.checkpoint.sources import Checkpoint
 from fsdp_migrate.checkpoint.survey import problems, sections
-from fsdp_migrate.views.terminal import paint, printable
+from fsdp_migrate.views.terminal import printable
+from fsdp_migrate.views.text import counted
 
 _KINDS = {
     "full": "FULL, whole tensors",
@@ -41,7 +42,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     path, files = printable(found["path"]), len(found["files"])
     spread = f", {files} files" if files > 1 else ""
     form = "" if found["kind"] == "dcp" else f" ({found['format']}{spread})"
-    yield f"{paint(path, 'stdout', bold=True)}: {_KINDS[found['kind']]}{form}"
+    yield f"{click.style(path, bold=True)}: {_KINDS[found['kind']]}{form}"
     names = [printable(part["key"]) or part["role"] for part in found["sections"]]
     width = max(map(len, names), default=0)
     for name, part in zip(names, found["sections"], strict=True):
@@ -49,15 +50,15 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     if found["others"]:
         yield f"  also: {printable(', '.join(found['others']))}"
     for problem in found["problems"]:
-        word = paint(problem["name"], "stdout", fg="yellow" if problem["convertible"] else "red")
+        word = click.style(problem["name"], fg="yellow" if problem["convertible"] else "red")
         yield f"  {word}: {printable(problem['message'])}; {problem['advice']}"
     if found["loads"]:
-        yield paint(f"  loads as it is: {_loaders(found)}", "stdout", fg="green")
+        yield click.style(f"  loads as it is: {_loaders(found)}", fg="green")
     elif found["convertible"]:
         command = f"fsdp-migrate checkpoint convert {path} DST"
-        yield paint(f"  to be converted: {command}", "stdout", fg="yellow")
+        yield click.style(f"  to be converted: {command}", fg="yellow")
     else:
-        yield paint("  cannot be converted here", "stdout", fg="red")
+        yield click.style("  cannot be converted here", fg="red")
 
 
 def _loaders(found: dict[str, Any]) -> str:
@@ -70,9 +71,8 @@ def _loaders(found: dict[str, Any]) -> str:
 
 
 def _amount(role: str, tensors: int, elements: int, bytes: int, dtypes: Any, **_: Any) -> str:
-    noun = "tensor" if tensors == 1 else "tensors"
     unit = "parameters" if role == "model" else "elements"
-    return ", ".join((f"{tensors:,} {noun}", f"{elements:,} {unit}", size(bytes), *dtypes))
+    return ", ".join((counted(tensors, "tensor"), f"{elements:,} {unit}", size(bytes), *dtypes))
 
 
 def size(count: float) -> str:

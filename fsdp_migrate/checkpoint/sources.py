@@ -1,7 +1,5 @@
 """Opening a checkpoint, whatever wrote it: a file, a folder, the files of several ranks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a checkpoint holds, and what keeps an FSDP2 program from loading it as it is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,6 +9,7 @@ from fsdp_migrate.checkpoint.names import WRAPPERS, is_flat, wrapped
 from fsdp_migrate.checkpoint.optimizers import is_numbered, is_optimizer, optimizers, sharing_step
 from fsdp_migrate.checkpoint.sources import Checkpoint
 from fsdp_migrate.checkpoint.trees import leaves, shown, tensors
+from fsdp_migrate.views.text import counted
 
 AGAIN_WHOLE = "load it with FSDP1 on as many ranks as wrote it, and save it as FULL_STATE_DICT or SHARDED_STATE_DICT"
 
@@ -76,14 +75,12 @@ def problems(checkpoint: Checkpoint) -> Iterator[Problem]:
 def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
     tree, ranks, refused = checkpoint.tree, checkpoint.ranks, checkpoint.refused
     if flat := [place for place, _ in leaves(tree) if place and is_flat(place[-1])]:
-        message = f"{_count(flat, 'flat parameter')} of FSDP1 ({shown(flat[0])})"
+        message = f"{counted(len(flat), 'flat parameter')} of FSDP1 ({shown(flat[0])})"
         message += ": the shapes of the parameters in them are in no file"
         yield Problem("flat-parameter", message, AGAIN_WHOLE, convertible=False)
     elif checkpoint.kind == "local":
-        message = (
-            f"one-dimensional shards of FSDP1, other ones on each of {ranks} ranks: the "
-            "parameters' shapes are in no file"
-        )
+        message = f"one-dimensional shards of FSDP1, other ones on each of {ranks} ranks: "
+        message += "the parameters' shapes are in no file"
         yield Problem("local-shards", message, AGAIN_WHOLE, convertible=False)
     if isinstance(refused, LocalShards):
         advice = f"convert --only takes other entries; for this one, {AGAIN_WHOLE}"
@@ -98,7 +95,8 @@ def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 def _of_names(tree: Any) -> Iterator[Problem]:
     for part, names in wrapped(tree).items():
-        message = f"{_count(names, 'name')} with the `{part}.` of {WRAPPERS[part]}, as {names[0]}"
+        found = counted(len(names), "name")
+        message = f"{found} with the `{part}.` of {WRAPPERS[part]}, as {names[0]}"
         yield Problem("wrapper-names", message, "convert strips it")
 
 
@@ -121,7 +119,3 @@ def _of_optimizers(checkpoint: Checkpoint) -> Iterator[Problem]:
                 "other entries",
                 convertible=False,
             )
-
-
-def _count(things: list[Any], noun: str) -> str:
-    return f"{len(things)} {noun}{'s' * (len(things) > 1)}"

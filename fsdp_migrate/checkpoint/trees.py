@@ -1,7 +1,5 @@
 """Walking and rebuilding the nested containers of a checkpoint."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -44,15 +42,12 @@ def mappings(tree: Any) -> Iterator[tuple[Place, Mapping[Any, Any]]]:
 
 
 def rebuilt(tree: Any, change: Callable[[Place, Any], Any], place: Place = ()) -> Any:
-    """The tree with `change(place, node)` for each node, from the outside; what it replaces is not entered."""
-    new = change(place, tree)
-    if new is not tree:
-        return new
+    """The tree with `change(place, node)` for each node, from the inside."""
     if isinstance(tree, Mapping):
-        return like(tree, ((k, rebuilt(v, change, (*place, k))) for k, v in tree.items()))
-    if type(tree) in (list, tuple):
-        return type(tree)(rebuilt(v, change, (*place, i)) for i, v in enumerate(tree))
-    return tree
+        tree = like(tree, ((k, rebuilt(v, change, (*place, k))) for k, v in tree.items()))
+    elif type(tree) in (list, tuple):
+        tree = type(tree)(rebuilt(v, change, (*place, i)) for i, v in enumerate(tree))
+    return change(place, tree)
 
 
 def like(mapping: Mapping[Any, Any], items: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:

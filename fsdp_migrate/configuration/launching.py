@@ -3,12 +3,12 @@
 A shell is no language to rewrite by pattern: each place is reported with the text to write.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods.libraries import rules
+from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.configuration import table
 
 _WORD = re.compile(r"[fF][sS][dD][pP]")
@@ -40,7 +40,7 @@ OF_VERL = re.compile(r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_
 class Line:
     """A place in a script, and the message about it."""
 
-    code: str
+    rule: Rule
     start: int
     end: int
     message: str
@@ -58,13 +58,13 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                     name = _NAME.search(line)
                     if name and OF_VERL.search(text) and _is_strategy(name[0], text):
                         said = f"selects FSDP1 in verl: write {name[0]}=fsdp2"
-                        yield Line(table.VERL, found.start() - len(name[0]), found.end(), said)
+                        yield Line(rules.VERL, found.start() - len(name[0]), found.end(), said)
                 elif not _is_second(text, start, end, is_script):
                     of_fsdp1 = "" if _is_own(found, text, start, end) else _said_of(found)
                     is_switch = found["flag"] and _named(found) == "use_fsdp"
                     last = found.end("flag") if is_switch else found.end()
                     if of_fsdp1:
-                        yield Line(table.FLAGS, found.start(), last, of_fsdp1)
+                        yield Line(rules.FLAGS, found.start(), last, of_fsdp1)
 
 
 def said_of(variable: str, value: str) -> str:

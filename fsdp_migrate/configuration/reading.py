@@ -1,7 +1,5 @@
 """From text to trees: YAML by PyYAML, which Accelerate, transformers and axolotl read it with; JSON and Python by `ast`."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,23 +1,23 @@
 """Where a configuration sets FSDP1, and for which framework."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods.libraries import rules
+from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.configuration import table
 from fsdp_migrate.configuration.tree import Data, Entry, Mapping, Value, mappings
 
 
 @dataclass(eq=False)
 class Section:
-    """FSDP1 as one mapping sets it, for the framework whose rule has the code.
+    """FSDP1 as one mapping sets it, for the framework that has the rule.
 
     `home` is the mapping with `fsdp`, `fsdp_config` or `distributed_type`, `entry` its `fsdp_config`, and `settings`
     the value of that, or `home` itself where the settings are in no other mapping.
     """
 
-    code: str
+    rule: Rule
     home: Mapping
     entry: Entry | None = None
     settings: Mapping | None = None
@@ -57,7 +57,7 @@ def section_of(home: Mapping) -> Section | None:
     names = {each.name for each in settings.all()} if settings else set()
     kind, fsdp = home.data("distributed_type"), home.data("fsdp")
     if kind is not None:
-        return Section(table.ACCELERATE, home, entry, settings) if str(kind) == "FSDP" else None
+        return Section(rules.ACCELERATE, home, entry, settings) if str(kind) == "FSDP" else None
     words = table.options_of(fsdp)
     if not (entry or home.style == "call" or {"auto_wrap", "offload"} & {*words}):
         # `{"fsdp": "full_shard"}` may be any table.
@@ -65,17 +65,15 @@ def section_of(home: Mapping) -> Section | None:
     if not words and (fsdp or not names & (table.KEPT | table.REMOVED.keys())):
         return None
     if home.get("base_model") or version:
-        return Section(table.AXOLOTL, home, entry, settings)
+        return Section(rules.AXOLOTL, home, entry, settings)
     if words:
-        return Section(table.TRANSFORMERS, home, entry, settings)
-    is_prefixed = (
-        any(each.key.startswith("fsdp_") for each in settings.all()) if settings else False
-    )
-    if home.get("fsdp") or not is_prefixed:  # it is off, or another's, as Composer's
-        return None
+        return Section(rules.TRANSFORMERS, home, entry, settings)
+    keys = [entry.key for entry in settings.all()] if settings else []
+    if home.get("fsdp") or not any(key.startswith("fsdp_") for key in keys):
+        return None  # it is off, or another's, as Composer's
     is_accelerates = names & {"sharding_strategy", "offload_params"}
-    code = table.ACCELERATE if is_accelerates else table.TRANSFORMERS
-    return Section(code, home, entry, settings)
+    rule = rules.ACCELERATE if is_accelerates else rules.TRANSFORMERS
+    return Section(rule, home, entry, settings)
 
 
 def _has(home: Mapping, keys: frozenset[str]) -> bool:
@@ -89,7 +87,7 @@ def flat_section(settings: Mapping) -> Section | None:
     strategy = settings.get("sharding_strategy")
     is_one = own and names <= table.KEPT | table.REMOVED.keys() and is_first(settings)
     is_one = is_one and (strategy is None or table.strategy_of(strategy.data) is not None)
-    return Section(table.TRANSFORMERS, settings, None, settings) if is_one else None
+    return Section(rules.TRANSFORMERS, settings, None, settings) if is_one else None
 
 
 def is_first(settings: Mapping) -> bool:

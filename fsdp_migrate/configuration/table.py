@@ -4,16 +4,11 @@ Read from accelerate 1.15 (`utils/dataclasses.py`, `commands/launch.py`, `utils/
 (`training_args.py`) and axolotl (`utils/schemas`).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.configuration.tree import Data
-
-# The codes of the rules, one for each framework, or way of setting it.
-ACCELERATE, TRANSFORMERS, AXOLOTL, PLUGIN = "FSDP801", "FSDP802", "FSDP803", "FSDP804"
-FLAGS, LIGHTNING, VERL = "FSDP805", "FSDP806", "FSDP807"
 
 # In the order of torch's enum, whose numbers are taken too.
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
@@ -55,10 +50,10 @@ STRATEGY = "write reshard_after_forward true for FULL_SHARD, false for SHARD_GRA
 SINCE = "Accelerate knows it since 1.6, and parallelism_config since 1.10"
 SIZES = "dp_replicate_size is the number of nodes, dp_shard_size that of devices in a node"
 MESHES = {
-    ACCELERATE: f"needs num_machines and num_processes, or version 2 and a parallelism_config: {SIZES}",
-    TRANSFORMERS: f"needs version 2 and parallelism_config=ParallelismConfig(...): {SIZES}",
-    AXOLOTL: f"needs fsdp_version 2 and its mesh: {SIZES}",
-    PLUGIN: f"needs fsdp_version=2 and Accelerator(parallelism_config=ParallelismConfig(...)): {SIZES}",
+    rules.ACCELERATE: f"needs num_machines and num_processes, or version 2 and a parallelism_config: {SIZES}",
+    rules.TRANSFORMERS: f"needs version 2 and parallelism_config=ParallelismConfig(...): {SIZES}",
+    rules.AXOLOTL: f"needs fsdp_version 2 and its mesh: {SIZES}",
+    rules.PLUGIN: f"needs fsdp_version=2 and Accelerator(parallelism_config=ParallelismConfig(...)): {SIZES}",
 }
 UNSHARDED = (
     "NO_SHARD is DistributedDataParallel: take FSDP away and launch on several devices; offloading and FSDP's activation"

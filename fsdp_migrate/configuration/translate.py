@@ -1,22 +1,11 @@
 """Translates a section of FSDP1 settings: all of it changes, or nothing does and a message says why."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
-from fsdp_migrate.configuration import table
+from fsdp_migrate.codemods.libraries import rules
+from fsdp_migrate.configuration import table, tree
 from fsdp_migrate.configuration.sections import Section
-from fsdp_migrate.configuration.tree import (
-    UNKNOWN,
-    Add,
-    Change,
-    Data,
-    Entry,
-    Mapping,
-    Remove,
-    Replace,
-)
 
 _MOVED = tuple(f"fsdp_{name}" for name in table.MOVED)
 
@@ -25,15 +14,15 @@ _MOVED = tuple(f"fsdp_{name}" for name in table.MOVED)
 class Said:
     """A message about one place: how it changes, or what the user has to do."""
 
-    place: Entry | Mapping
+    place: tree.Entry | tree.Mapping
     message: str
-    change: Change | None = None
+    change: tree.Change | None = None
 
 
 class Stays(Exception):
     """A setting that no FSDP2 configuration has; the message says what to do."""
 
-    def __init__(self, place: Entry | None, message: str) -> None:
+    def __init__(self, place: tree.Entry | None, message: str) -> None:
         super().__init__(message)
         self.place = place
 
@@ -50,14 +39,14 @@ def translate(section: Section) -> list[Said]:
 
 class _Translation:
     def __init__(self, section: Section) -> None:
-        self.section, self.code, self.home = section, section.code, section.home
-        self.settings = section.settings or Mapping("flow", (0, 0))
+        self.section, self.rule, self.home = section, section.rule, section.home
+        self.settings = section.settings or tree.Mapping("flow", (0, 0))
         self.words = table.options_of(self.home.data("fsdp"))
         self.said: list[Said] = []
-        self.added: dict[str, Data] = {}
+        self.added: dict[str, tree.Data] = {}
         keys = [entry.key for entry in self.settings.all() if entry.name != "version"]
         prefixed = any(key.startswith("fsdp_") for key in keys) or not (keys or self.words)
-        self.prefix = "fsdp_" if prefixed and self.code != table.PLUGIN else ""
+        self.prefix = "fsdp_" if prefixed and self.rule != rules.PLUGIN else ""
 
     def run(self) -> list[Said]:
         if self.settings.is_open:
@@ -72,9 +61,9 @@ class _Translation:
         self.state_dicts()
         for entry in self.settings.all():
             if entry.name in table.REMOVED:
-                self.say(Remove(entry), f"is removed: {table.REMOVED[entry.name]}")
+                self.say(tree.Remove(entry), f"is removed: {table.REMOVED[entry.name]}")
         self.reshard(strategy)
-        if self.code == table.PLUGIN:
+        if self.rule == rules.PLUGIN:
             self.objects()
         if self.section.settings is not self.home:
             self.switch()
@@ -84,12 +73,12 @@ class _Translation:
         self.add()
         return self.said
 
-    def say(self, change: Change, message: str) -> None:
-        place = self.section.place if isinstance(change, Add) else change.entry
+    def say(self, change: tree.Change, message: str) -> None:
+        place = self.section.place if isinstance(change, tree.Add) else change.entry
         self.said.append(Said(place, message, change))
 
     @property
-    def strategy_entry(self) -> Entry | None:
+    def strategy_entry(self) -> tree.Entry | None:
         return self.settings.get("sharding_strategy", "reshard_after_forward")
 
     def strategy(self) -> str | None:
@@ -110,33 +99,33 @@ class _Translation:
     def version(self) -> None:
         entry = self.settings.get("version") or self.home.key("fsdp_version")
         if entry is not None:
-            self.say(Replace(entry, entry.key, 2), "becomes version 2")
-        elif self.code == table.AXOLOTL:
+            self.say(tree.Replace(entry, entry.key, 2), "becomes version 2")
+        elif self.rule == rules.AXOLOTL:
             before = self.section.entry or self.home.get("fsdp")
             self.say(
-                Add(self.home, {"fsdp_version": 2}, before),
+                tree.Add(self.home, {"fsdp_version": 2}, before),
                 f"gets fsdp_version 2 beside it, {table.SINCE}",
             )
         else:
-            self.added["fsdp_version" if self.code == table.PLUGIN else f"{self.prefix}version"] = 2
+            self.added["fsdp_version" if self.rule == rules.PLUGIN else f"{self.prefix}version"] = 2
 
     def mesh(self) -> None:
         """HYBRID_SHARD: a mesh of nodes and the devices of a node; one node has no other to replicate on."""
         machines: Any = self.home.data("num_machines")
         processes: Any = self.home.data("num_processes")
-        is_free = self.code == table.ACCELERATE and not self.home.get("parallelism_config")
+        is_free = self.rule == rules.ACCELERATE and not self.home.get("parallelism_config")
         known = isinstance(machines, int) and isinstance(processes, int)
         if not is_free or not known or machines < 1 or processes % machines:
-            raise Stays(self.strategy_entry or self.home.get("fsdp"), table.MESHES[self.code])
+            raise Stays(self.strategy_entry or self.home.get("fsdp"), table.MESHES[self.rule])
         if machines > 1:
             sizes = {"dp_replicate_size": machines, "dp_shard_size": processes // machines}
             mesh = {f"parallelism_config_{name}": size for name, size in sizes.items()}
-            change = Add(self.home, {"parallelism_config": mesh}, self.section.entry)
+            change = tree.Add(self.home, {"parallelism_config": mesh}, self.section.entry)
             self.say(change, f"HYBRID_SHARD is a parallelism_config: {table.SIZES}")
 
     def state_dicts(self) -> None:
         entry = self.settings.get("state_dict_type")
-        if entry is None and self.code in (table.ACCELERATE, table.PLUGIN):
+        if entry is None and self.rule in (rules.ACCELERATE, rules.PLUGIN):
             self.added[f"{self.prefix}state_dict_type"] = "FULL_STATE_DICT"
         elif entry is not None and str(entry.data).upper() in ("LOCAL_STATE_DICT", "2"):
             raise Stays(entry, table.LOCAL)
@@ -155,9 +144,9 @@ class _Translation:
             )
             alone = strategy.startswith("HYBRID") and self.home.data("num_machines") == 1
             said = f"becomes {key} {_shown(value)}{on_one if alone else ''}"
-            self.say(Replace(entry, key, value), said)
+            self.say(tree.Replace(entry, key, value), said)
             if other is not None and other is not entry:
-                self.say(Remove(other), "is removed: Accelerate takes the strategy instead")
+                self.say(tree.Remove(other), "is removed: Accelerate takes the strategy instead")
 
     def objects(self) -> None:
         """What only Python can give: objects of torch's FSDP1."""
@@ -172,7 +161,8 @@ class _Translation:
         entry = self.settings.get("cpu_offload")
         if entry is not None and isinstance(entry.data, table.CPUOffload):
             self.say(
-                Replace(entry, entry.key, entry.data.offload_params), "becomes a flag under FSDP2"
+                tree.Replace(entry, entry.key, entry.data.offload_params),
+                "becomes a flag under FSDP2",
             )
 
     def switch(self) -> None:
@@ -187,18 +177,18 @@ class _Translation:
         if is_path:
             self.added.clear()
         if "offload" in self.words and not self.settings.get("cpu_offload", "offload_params"):
-            name = "offload_params" if self.code == table.AXOLOTL else "cpu_offload"
+            name = "offload_params" if self.rule == rules.AXOLOTL else "cpu_offload"
             self.added[f"{self.prefix}{name}"] = True
-        if entry is not None and self.words and self.code == table.AXOLOTL:
-            self.say(Remove(entry), "is removed: axolotl takes all of it from fsdp_config")
+        if entry is not None and self.words and self.rule == rules.AXOLOTL:
+            self.say(tree.Remove(entry), "is removed: axolotl takes all of it from fsdp_config")
         elif entry is not None and self.words:
-            self.say(Replace(entry, "fsdp", True), "only turns FSDP on; fsdp_config says how")
-        for name in _MOVED if self.code == table.TRANSFORMERS else ():
+            self.say(tree.Replace(entry, "fsdp", True), "only turns FSDP on; fsdp_config says how")
+        for name in _MOVED if self.rule == rules.TRANSFORMERS else ():
             moved = self.home.key(name)
             if moved is not None:
-                if moved.data is UNKNOWN or is_path:
+                if moved.data is tree.UNKNOWN or is_path:
                     raise Stays(moved, "is moved into fsdp_config, without its prefix")
-                self.say(Remove(moved), f"is moved into fsdp_config as {moved.name}")
+                self.say(tree.Remove(moved), f"is moved into fsdp_config as {moved.name}")
                 if moved.data and not self.settings.get(moved.name):
                     self.added[f"{self.prefix}{moved.name}"] = moved.data
 
@@ -216,14 +206,16 @@ class _Translation:
         entries = [self.section.entry, *map(self.home.key, ("fsdp", "fsdp_version", *_MOVED))]
         for entry in entries:
             if entry is not None:
-                self.say(Remove(entry), "is removed: NO_SHARD is DistributedDataParallel")
+                self.say(tree.Remove(entry), "is removed: NO_SHARD is DistributedDataParallel")
         kind = self.home.get("distributed_type")
         if kind is not None:
-            self.say(Replace(kind, kind.key, "MULTI_GPU"), "NO_SHARD is DistributedDataParallel")
+            self.say(
+                tree.Replace(kind, kind.key, "MULTI_GPU"), "NO_SHARD is DistributedDataParallel"
+            )
 
     def add(self) -> None:
         """The new settings, in their section or in one that is made for them."""
-        gone = {each.change.entry for each in self.said if isinstance(each.change, Remove)}
+        gone = {each.change.entry for each in self.said if isinstance(each.change, tree.Remove)}
         if self.settings.entries and gone.issuperset(self.settings.entries) and not self.added:
             self.added[f"{self.prefix}reshard_after_forward"] = True  # the default: none is empty
         if not self.added:
@@ -231,14 +223,14 @@ class _Translation:
         message = "gets " + ", ".join(f"{key} {_shown(value)}" for key, value in self.added.items())
         if any(key.endswith("version") for key in self.added):
             message += f"; {table.SINCE}"
-        change: Change = Add(self.settings, self.added)
+        change: tree.Change = tree.Add(self.settings, self.added)
         if not self.settings.entries and self.section.entry is not None:
-            change = Replace(self.section.entry, "fsdp_config", self.added)
+            change = tree.Replace(self.section.entry, "fsdp_config", self.added)
         elif not self.settings.entries:
             before = self.home.get("fsdp", "distributed_type")
-            change = Add(self.home, {"fsdp_config": self.added}, before)
+            change = tree.Add(self.home, {"fsdp_config": self.added}, before)
         self.said.insert(0, Said(self.section.place, message, change))
 
 
-def _shown(value: Data) -> str:
+def _shown(value: tree.Data) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -58,7 +58,8 @@ class Reach:
     def is_read(self, file: File, name: str) -> bool:
         """Whether another file of the run may read a name of a file: one that imports the name from it, or all names, or
         writes it behind the module's name, as `mock.patch` does."""
-        own, module, wanted = str(file.path), file.name.rpartition(".")[2], name.encode()
+        own, wanted = str(file.path), name.encode()
+        module = re.escape(file.name.rpartition(".")[2])
         line = rf"\([^)]*\b{name}\b|(?:[^\n\\]|\\\s)*\b{name}\b"
         reads = re.compile(
             rf"\b{module}\s+(?:as\s+\w|import\s*(?:\*|{line}))|\b{module}\s*\.\s*{name}\b"

@@ -1,7 +1,5 @@
 """`verify`: runs a program before and after its migration and compares what it trained. Importable without torch."""
 
-from __future__ import annotations
-
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.main import verify
 from fsdp_migrate.verify.verdict import Verdict

@@ -5,18 +5,18 @@ a first gradient norm on the reduction, the accumulation and the clipping; a lat
 happens between two steps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from fsdp_migrate.verify.compare import Difference, eps, largest, relative
 from fsdp_migrate.verify.records import Run
 
-_SAME = 1e-3
-"""The tolerance for two numbers that differ only by the order of a sum."""
+_near = partial(math.isclose, rel_tol=1e-3)
+"""Whether two numbers differ only by the order of a sum."""
 
 _STEPS = 4
 """Units of rounding that the sums of a few steps may add up to."""
@@ -31,15 +31,14 @@ class Cause:
     advice: str
 
 
-def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -> list[Cause]:
-    """The cause of the first difference, `buffers` names one that ends in another dtype; none if there is no difference."""
+def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -> Cause | None:
+    """The cause of the first difference, if there is one; `buffers` names one that ends in another dtype."""
     if first is None:
-        return []
-    runs = original, migrated
-    for name, facts in _shown(first, *runs, buffers):
+        return None
+    for name, facts in _shown(first, original, migrated, buffers):
         title, advice = _CAUSES[name]
-        return [Cause(_NAMES.get(name, name), title.format(**facts), advice)]
-    return [Cause("unknown", "not known", _where(first))]
+        return Cause(_NAMES.get(name, name), title.format(**facts), advice)
+    return Cause("unknown", "not known", _where(first))
 
 
 Shown = Iterator[tuple[str, dict[str, Any]]]
@@ -48,10 +47,8 @@ Shown = Iterator[tuple[str, dict[str, Any]]]
 
 def _shown(first: Difference, original: Run, migrated: Run, buffers: str) -> Shown:
     ranks = [*zip(original.ranks, migrated.ranks, strict=False)]
-    steps = (
-        pair for one, other in ranks for pair in zip(one.loss_steps, other.loss_steps, strict=False)
-    )
-    if any(one != other for one, other in steps):
+    pairs = (zip(one.loss_steps, other.loss_steps, strict=False) for one, other in ranks)
+    if any(one != other for one, other in chain.from_iterable(pairs)):
         yield "number of optimizer steps", {}
     if first.what in _CAUSES:
         yield first.what, {}
@@ -64,8 +61,8 @@ def _shown(first: Difference, original: Run, migrated: Run, buffers: str) -> Sho
         dtype = dtypes.pop()
         numbers = [(original.grad_norms, migrated.grad_norms)]
         numbers += [(one.losses, other.losses) for one, other in ranks]
-        pairs = (pair for both in numbers for pair in zip(*both, strict=False))
-        units = largest(relative(a, b) for a, b in pairs) / eps(dtype)
+        both = chain.from_iterable(zip(*pair, strict=False) for pair in numbers)
+        units = largest(relative(a, b) for a, b in both) / eps(dtype)
         if units <= _STEPS:
             yield "rounding", {"dtype": dtype.removeprefix("torch."), "units": units}
 
@@ -183,10 +180,6 @@ def _where(first: Difference) -> str:
         "All losses and gradient norms are equal: look at what is done after the training, or beside it, as in a moving "
         "average: `p.data = x` changes nothing in a sharded parameter, p.copy_(x) does."
     )
-
-
-def _near(value: float, goal: float) -> bool:
-    return abs(value - goal) <= _SAME * abs(goal)
 
 
 def _lost(run: Run) -> int:

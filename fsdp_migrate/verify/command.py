@@ -1,7 +1,5 @@
 """`fsdp-migrate verify`."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path
@@ -17,7 +15,7 @@ from fsdp_migrate.verify.options import TIMEOUT, Progress
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.processes import Interrupted, interruptible
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
-from fsdp_migrate.views.terminal import is_terminal, paint, write_bytes, write_text
+from fsdp_migrate.views.terminal import is_terminal, say
 
 _PROGRAM = click.Path(exists=True, path_type=Path)
 _PATH = click.Path(path_type=Path)
@@ -36,7 +34,6 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     "--form",
     type=click.Choice([*FORMS]),
     default="auto",
-    show_default=True,
     help="What the tool makes of the copy, as `fsdp-migrate --form` says.",
 )
 @click.argument("script", type=_PROGRAM)
@@ -51,28 +48,23 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     type=_PATH,
     help="In a repository, what git ignores and the program reads, as data/: linked into the copies.",
 )
-@click.option(
-    "--nproc", "ranks", type=click.IntRange(min=1), default=2, show_default=True, help="Ranks."
-)
+@click.option("--nproc", "ranks", type=click.IntRange(min=1), default=2, help="Ranks.")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    show_default=True,
     help="auto: CUDA where there is a device for each rank, else the CPU.",
 )
 @click.option(
     "--launcher",
     type=click.Choice(["auto", "torchrun", "python"]),
     default="auto",
-    show_default=True,
     help="auto: python if the script starts its own processes, else torchrun.",
 )
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=TIMEOUT,
-    show_default=True,
     help="Seconds for each of the runs.",
 )
 @click.option(
@@ -107,10 +99,10 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     default=None,
     help="Run both programs at once.  [default: on the CPU, where there are cores and memory for both]",
 )
-@click.option("--nnodes", type=click.IntRange(min=1), default=1, help="Nodes.  [default: 1]")
+@click.option("--nnodes", type=click.IntRange(min=1), default=1, help="Nodes.")
 @click.option("--node-rank", type=click.IntRange(min=0), help="This node's number, from 0.")
 @click.option("--rdzv-endpoint", help="host:port where the nodes meet, as torchrun takes it.")
-@click.option("--rdzv-id", default="verify", show_default=True, help="A name for this run.")
+@click.option("--rdzv-id", default="verify", help="A name for this run.")
 @click.option("--records", type=_FOLDER, help="A folder that all nodes share, for their records.")
 @click.option(
     "--json",
@@ -161,19 +153,18 @@ def verify_command(
         with interruptible():
             verdict = verify(script, migrated, nodes=nodes, progress=_Progress(), **options)
     except Interrupted as interrupt:
-        write_text(f"fsdp-migrate verify: {interrupt}; nothing is left running", "stderr")
+        say(f"fsdp-migrate verify: {interrupt}; nothing is left running", err=True)
         context.exit(interrupt.status)
     except ProgramFailed as failure:
-        write_text(failure.details, "stderr")
-        text = f"fsdp-migrate verify: {failure}"
-        write_text(paint(text, "stderr", fg="red", bold=True), "stderr")
+        say(failure.details, err=True)
+        say(f"fsdp-migrate verify: {failure}", err=True, fg="red", bold=True)
         if summary is not None:
             summary.write(markdown_of_failure(failure, name))
         context.exit(3)
     code = 0 if verdict.equal else 1
     if nodes is not None and nodes.number > 0:
         # All nodes know the result; the first one reports it.
-        write_text(f"node {nodes.number}: {verdict.line()}", "stderr")
+        say(f"node {nodes.number}: {verdict.line()}", err=True)
         context.exit(code)
     if json_file is not None:
         json_file.write(f"{json.dumps(verdict.to_json(), indent=2, allow_nan=False)}\n")
@@ -181,8 +172,7 @@ def verify_command(
         report.write(render(verdict, name))
     if summary is not None:
         summary.write(markdown(verdict, name))
-    stdout = json_file is not None and json_file.name == "<stdout>"
-    show(verdict, "stderr" if stdout else "stdout")
+    show(verdict, err=json_file is not None and json_file.name == "<stdout>")
     context.exit(code)
 
 
@@ -190,19 +180,19 @@ class _Progress(Progress):
     """A line for each stage, and on a terminal one that says how far it is."""
 
     def __init__(self) -> None:
-        self._terminal = is_terminal("stderr")
+        self._terminal = is_terminal()
         self._begun = time.monotonic()
 
     def stage(self, text: str) -> None:
         self._clear()
-        write_text(paint(text, "stderr", dim=True), "stderr")
+        say(text, err=True, dim=True)
 
     def now(self, text: str) -> None:
         if self._terminal:
             self._clear()
             seconds = f"{time.monotonic() - self._begun:.0f} s"
-            write_bytes(f"{text or 'starting'}, {seconds}".encode(), "stderr")
+            click.echo(f"{text or 'starting'}, {seconds}", nl=False, err=True)
 
     def _clear(self) -> None:
         if self._terminal:
-            write_bytes(b"\r\x1b[K", "stderr")
+            click.echo(b"\r\x1b[K", nl=False, err=True)

@@ -1,7 +1,5 @@
 """The comparison of two runs: the differences that matter, in order."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -66,9 +64,7 @@ class Comparison:
 
 def compare(original: Run, migrated: Run, tolerance: float | None = None) -> Comparison:
     """Compare two runs of one program; a tolerance of 0 asks for the same bits, None for what the dtypes can tell."""
-    losses, norms = (
-        tolerance if tolerance is not None else floor(dtype) for dtype in original.dtypes
-    )
+    losses, norms = (floor(d) if tolerance is None else tolerance for d in original.dtypes)
     ranks = list(zip(original.ranks, migrated.ranks, strict=False))
     differences = [*_norms(original, migrated, max(norms, NORM_TOLERANCE))]
     if len(original.ranks) != len(migrated.ranks):
@@ -103,9 +99,7 @@ def begun(first: Difference, original: Run, migrated: Run, tolerance: float) -> 
         return first
     one, other = original.squares(what, step), migrated.squares(what, step)
     least = max(2 * tolerance, NORM_TOLERANCE)
-    odd = [
-        name for name in one if name and name in other and not close(one[name], other[name], least)
-    ]
+    odd = [n for n in one if n and n in other and not close(one[n], other[n], least)]
     if not odd:
         return first
     name, more = (odd[-1], "the gradient of ") if what == "gradients" else (odd[0], "")
@@ -127,9 +121,7 @@ def relative(a: float, b: float) -> float:
 
 def close(a: float, b: float, tolerance: float) -> bool:
     """Whether two numbers agree within a relative tolerance; NaN agrees with NaN."""
-    if math.isnan(a) or math.isnan(b):
-        return math.isnan(a) and math.isnan(b)
-    return a == b or abs(a - b) <= tolerance * max(abs(a), abs(b)) < math.inf
+    return math.isclose(a, b, rel_tol=tolerance) or (math.isnan(a) and math.isnan(b))
 
 
 def largest(differences: Iterable[float]) -> float:

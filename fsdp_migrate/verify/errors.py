@@ -1,7 +1,5 @@
 """Why `verify` has no verdict."""
 
-from __future__ import annotations
-
 from fsdp_migrate.exit_codes import Unusable
 
 

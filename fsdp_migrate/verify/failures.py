@@ -1,7 +1,5 @@
 """Why a program failed: which rank failed first, and what it said last."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator
@@ -25,6 +23,10 @@ _LOST = re.compile(
     r"Connection (reset|closed) by peer|gloo/transport|Broken pipe|remote process exited"
 )
 """The end of a connection to another rank: what follows from that rank's end, and never the reason."""
+_NO_CUDA = re.compile(
+    r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda|nccl|invalid device",
+    re.IGNORECASE,
+)
 _READ = 32 << 20
 """Bytes at the end of an output that are read."""
 _TERMINATED = -15
@@ -97,15 +99,23 @@ def check(scene: Scene) -> None:
         raise scene.failed(f"rank {min(missing)} left no record", scene.errors(min(missing)))
 
 
+def with_cuda(failure: ProgramFailed, emulated: bool) -> ProgramFailed:
+    """The failure, with what CUDA, or its emulation, may have to do with it."""
+    if emulated:
+        failure.reason += " (CUDA was emulated: no kernels, graphs or extensions of a device)"
+    elif _NO_CUDA.search(failure.reason):
+        failure.reason += " (there is no CUDA here: --emulate runs it on the CPU)"
+    return failure
+
+
 def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
     # A rank that a signal ended left no record, and the others' errors follow from its end.
     endings = sorted(endings, key=lambda ending: bool(_LOST.search(ending.failure)))
     told = {ending.rank for ending in endings}
     for number, code in _TORCHRUN.findall(scene.output):
         if int(code) < 0 and int(code) != _TERMINATED and int(number) not in told:
-            return scene.failed(
-                f"rank {number} ended by signal {-int(code)}", scene.errors(int(number))
-            )
+            reason = f"rank {number} ended by signal {-int(code)}"
+            return scene.failed(reason, scene.errors(int(number)))
     if not endings:
         reason, details = f"exit status {scene.outcome.status}", scene.output
     elif _LOST.search(endings[0].failure):

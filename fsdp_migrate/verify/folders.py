@@ -4,8 +4,6 @@ A script's folder is copied whole; of a repository what git lists, so that data 
 where they are.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Sequence

@@ -7,7 +7,8 @@ from fsdp_migrate.verify.compare import compare, floor
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.verdict import Verdict, counted
+from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.views.text import counted
 
 _NAMED = 3
 """At most so many files in a message."""
@@ -68,7 +69,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         parameters=None if unknown else apart,
         original=original,
         migrated=migrated,
-        causes=causes.find(next(iter(odd), None), original, migrated, dtypes),
+        cause=causes.find(next(iter(odd), None), original, migrated, dtypes),
         uncompared=[note for note in (unknown, _taken_over(migrated), untrained) if note],
         notes=notes + _problems(original, migrated),
         max_abs_buffer_diff=buffers,
@@ -86,6 +87,5 @@ def _taken_over(migrated: Run) -> str:
 
 
 def _problems(*runs: Run) -> list[str]:
-    """What the recorder could not do; the comparison of the last parameters speaks for itself."""
-    told = {problem: None for run in runs for rank in run.ranks for problem in rank.problems}
-    return [problem for problem in told if "last parameters" not in problem]
+    """What the recorder could not do."""
+    return [*dict.fromkeys(text for run in runs for rank in run.ranks for text in rank.problems)]

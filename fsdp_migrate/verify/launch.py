@@ -1,11 +1,10 @@
 """How a program is started: which launcher, with which command line, in which environment."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 from dataclasses import asdict
@@ -26,6 +25,8 @@ _RANK_VARIABLES = (
 )  # fmt: skip
 
 _STARTERS = ("multiprocessing.spawn", "multiprocessing.Process")
+_CUDA = re.compile(rb"cuda|nccl", re.IGNORECASE)
+_ASKS = re.compile(rb"cuda\.is_available|accelerator\.is_available|cuda\.device_count")
 _PLAIN = Recording()
 
 
@@ -43,6 +44,12 @@ def _spawns(script: Path) -> bool:
     program = Program([file], [script], parse_file)
     names = (name for call in file.of(ast.Call) for name in program.dotted(call.func, file))
     return any(name.endswith(_STARTERS) for name in names)
+
+
+def needs_cuda(root: Path) -> bool:
+    """Whether a program's files mention CUDA or NCCL; one that asks if there is a device may run without."""
+    texts = [path.read_bytes() for path in root.rglob("*.py") if path.is_file()]
+    return any(map(_CUDA.search, texts)) and not any(map(_ASKS.search, texts))
 
 
 def command(program: folders.Program, how: Options, launcher: str, logs: Path) -> list[str]:

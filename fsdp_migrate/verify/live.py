@@ -1,7 +1,5 @@
 """Two programs while they run: how far they are, and the first difference as soon as both have come to it."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

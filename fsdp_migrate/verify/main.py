@@ -1,7 +1,5 @@
 """`verify`: both programs, one after the other, and the comparison."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile
@@ -12,22 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.verify import (
-    emulation,
-    failures,
-    folders,
-    launch,
-    outputs,
-    processes,
-    quirks,
-    records,
-    values,
-)
+from fsdp_migrate.verify import failures, folders, launch, outputs, processes, quirks, records
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, judge
 from fsdp_migrate.verify.live import Live
 from fsdp_migrate.verify.options import Options, Recording
+from fsdp_migrate.verify.values import first as first_values
 from fsdp_migrate.verify.verdict import Verdict
 
 _PLAIN = Recording()
@@ -79,7 +68,7 @@ class Pair:
         changed, diff = folders.compared(before, after)
         old, new = outputs.files(before.root), outputs.files(after.root)
         recording = how.recording
-        if how.may_emulate and emulation.needs_cuda(before.root):
+        if how.may_emulate and launch.needs_cuda(before.root):
             recording = replace(recording, emulate=how.ranks)
         one, other = self._run_both(before, after, recording, folder)
         notes = [*_notes(before, how, one), *notes]
@@ -158,7 +147,7 @@ class Pair:
                 if one.done():
                     run = one.result()
                     if self.how.align_init:
-                        start = values.first(run).save(folder / "start.pt")
+                        start = first_values(run).save(folder / "start.pt")
                         recording = replace(recording, start=start)
                 other = pool.submit(self._run, after, recording, folder, live)
                 wait((one, other), return_when=FIRST_EXCEPTION)
@@ -272,7 +261,7 @@ def run_program(
     except ProgramFailed as failure:
         if how.nodes is not None:
             how.nodes.share(program.name, place / "records", failure.reason)
-        raise emulation.explain(failure, bool(recording.emulate)) from None
+        raise failures.with_cuda(failure, bool(recording.emulate)) from None
     if how.nodes is not None:
         how.nodes.share(program.name, place / "records")
         shared = how.nodes.meet(program.name, how.timeout)

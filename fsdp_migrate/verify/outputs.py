@@ -1,13 +1,12 @@
 """What programs print and write: numbers on lines of the same words, and checkpoints below their folders."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsdp_migrate.checkpoint.errors import Refused, Unreadable
 from fsdp_migrate.verify.compare import Difference, close
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.values import beyond
@@ -142,8 +141,6 @@ def compare(
     notes = [f"only one program wrote {odd[0]} ({len(odd)} such checkpoints)"] if odd else []
     differences = []
     for name in both:
-        from fsdp_migrate.checkpoint.errors import Refused, Unreadable
-
         try:
             text = next(_odd(one[name], other[name], tolerance, trained), "")
         except (Unreadable, Refused, OSError) as error:
@@ -158,7 +155,6 @@ def _odd(one: Path, other: Path, tolerance: float, trained: float) -> Iterator[s
     """The places that differ, in words."""
     import torch
 
-    from fsdp_migrate.checkpoint.errors import Refused
     from fsdp_migrate.checkpoint.parts import Parts
     from fsdp_migrate.checkpoint.sources import open_checkpoint
     from fsdp_migrate.checkpoint.trees import leaves, shown

@@ -1,7 +1,5 @@
 """`--report`: the result of `verify` as one HTML file that needs nothing but itself."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,14 +69,15 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
 
 def _charts(verdict: Verdict) -> Iterator[str]:
     one, other = verdict.original, verdict.migrated
+    runs = {"original": one, "migrated": other}
     mark = verdict.first.step if verdict.first else 0
     both = zip(_places(one), one.backwards, other.backwards, strict=False)
     losses = [(place, farthest(*pair) or 0.0) for place, *pair in both]
     pairs = zip(one.grad_norms, other.grad_norms, strict=False)
     norms: list[Point] = [(step, distance(*pair)) for step, pair in enumerate(pairs, 1)]
     charts: list[tuple[str, dict[str, list[Point]]]] = [
-        ("Loss, mean of the ranks", {"original": _losses(one), "migrated": _losses(other)}),
-        ("Gradient norm", {"original": _norms(one), "migrated": _norms(other)}),
+        ("Loss, mean of the ranks", {name: _losses(run) for name, run in runs.items()}),
+        ("Gradient norm", {name: [*enumerate(run.grad_norms, 1)] for name, run in runs.items()}),
         ("Difference of the losses, largest of the ranks", {"difference": losses}),
         ("Difference of the gradient norms", {"difference": norms}),
     ]
@@ -94,10 +93,6 @@ def _losses(run: Run) -> list[Point]:
     """The mean of the ranks' losses."""
     pairs = zip(_places(run), run.backwards, strict=True)
     return [(place, sum(losses) / len(losses)) for place, losses in pairs]
-
-
-def _norms(run: Run) -> list[Point]:
-    return [(step, norm) for step, norm in enumerate(run.grad_norms, 1)]
 
 
 def _places(run: Run) -> list[float]:
@@ -154,11 +149,8 @@ class _Axis:
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Pixels and labels of both ends and of the middle."""
         for place in (self.low, (self.low + self.high) / 2, self.high):
-            zero = self.zero and place == self.low
-            yield (
-                self._pixel(place),
-                "0" if zero else f"1e{place:g}" if self.log else f"{place:.6g}",
-            )
+            text = f"1e{place:g}" if self.log else f"{place:.6g}"
+            yield self._pixel(place), "0" if self.zero and place == self.low else text
 
 
 def _curve(kind: str, points: Sequence[Point], across: _Axis, up: _Axis) -> Iterator[str]:

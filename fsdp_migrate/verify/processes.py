@@ -1,7 +1,5 @@
 """One program's processes: start them, wait for them, and leave none behind, also on Ctrl-C and SIGTERM."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -78,7 +76,8 @@ def run(
                     return Outcome(-1, timeout, timed_out=True, stacks=_stacks(records))
                 if look():
                     return ended(stopped=True)
-                if sum(path.stat().st_size for path in _printed(output.parent)) > OUTPUT:
+                printed = [output, *output.parent.glob("logs/**/*.log")]
+                if sum(path.stat().st_size for path in printed) > OUTPUT:
                     return ended(flooded=True)
         finally:
             with held_back():
@@ -87,11 +86,6 @@ def run(
 
 def _over(end: float) -> bool:
     return time.monotonic() > end
-
-
-def _printed(folder: Path) -> list[Path]:
-    """The files with a run's output."""
-    return [*folder.glob("output"), *folder.glob("logs/**/*.log")]
 
 
 def _end(process: subprocess.Popen[bytes] | None, records: Path) -> None:

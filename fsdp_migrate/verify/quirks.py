@@ -1,7 +1,5 @@
 """What `like_fsdp1` did for the migrated program, line by line, and what the line may become."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,10 +61,13 @@ class Line:
         """What it did, and what follows from it, in one line."""
         start = f"{self.place} {self.call}:"
         if self.may_go:
-            return f"{start} nothing: the line may go (dedent its block), where no code compares names of classes"
+            return (
+                f"{start} this run needed nothing of it, so you may remove the line and dedent its block, unless code "
+                "compares names of classes"
+            )
         did = "; ".join(_words(name, **done) for name, done in self.acted.items())
-        rest = f"; nothing else: `{self.edit}` says so" if self.edit else ""
-        return f"{start} {did}{rest}"
+        rest = f". This run needed no more of it, so you may write `{self.edit}`"
+        return f"{start} {did}{rest if self.edit else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""

@@ -23,7 +23,7 @@ class Rank:
         squares: for each step, this rank's part of the square of the global gradient norm.
         learning_rates: for each step, the rate of each parameter group.
         parameters, start: the files with its parts of the last parameters and of the first values, if it wrote
-            them.
+            them; `start_problem` and `end_problem` say why not.
         problems: what could not be recorded, and why.
         aligned: the first values that it took over from the other program.
         output: what it printed, where the launcher parts it from the others.
@@ -53,6 +53,7 @@ class Rank:
     collective_bytes: dict[str, int] = field(default_factory=dict)
     start: Path | None = None
     start_problem: str = ""
+    end_problem: str = ""
     aligned: list[str] = field(default_factory=list)
     output: str = ""
     files: list[str] = field(default_factory=list)

@@ -6,8 +6,6 @@ speed; the runs that are compared share one. oneDNN (bfloat16, float16, convolut
 sixteen alignments of their operands they gave the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 SETTINGS: Mapping[str, str] = {"MKL_CBWR": "AUTO,STRICT"}

@@ -1,7 +1,5 @@
 """The result in the terminal, the verdict in its last line, and as a few lines of Markdown."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 
@@ -9,7 +7,7 @@ from fsdp_migrate.verify.compare import farthest
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.views.markdown import escaped
-from fsdp_migrate.views.terminal import Stream, paint, write_text
+from fsdp_migrate.views.terminal import say
 
 _ROWS = 24
 """Rows of the table at most; of a longer run the middle is left out."""
@@ -18,32 +16,24 @@ Row = tuple[str, str, str, str]
 _HEADER: Row = ("step", "original", "migrated", "difference")
 
 
-def show(verdict: Verdict, stream: Stream) -> None:
+def show(verdict: Verdict, err: bool = False) -> None:
     """Print a verdict."""
-
-    def say(text: str, **style: bool | str) -> None:
-        write_text(paint(text, stream, **style), stream)
-
     ranks = len(verdict.original.ranks)
     for text in verdict.remarks:
-        say(text, dim=True)
-    say(f"loss, mean of {ranks} ranks" if ranks > 1 else "loss")
-    for row in _table(list(_rows(verdict))):
+        say(text, err, dim=True)
+    say(f"loss, mean of {ranks} ranks" if ranks > 1 else "loss", err)
+    rows = [*_rows(verdict)]
+    if len(rows) > _ROWS:
+        rows[_ROWS // 2 : -_ROWS // 2] = [("…",) * 4]
+    for row in [_HEADER, *rows]:
         cells = (cell.rjust(width) for cell, width in zip(row, (8, 14, 14, 12), strict=True))
         same = row[3] in ("0", "…", _HEADER[3])
-        say("".join(cells), **({} if same else {"fg": "yellow"}))
+        say("".join(cells), err, **({} if same else {"fg": "yellow"}))
     for text in verdict.seen:
-        say(text, fg="yellow")
+        say(text, err, fg="yellow")
     if cause := verdict.cause:
-        say(f"cause: {cause.title}. {cause.advice}", fg="yellow")
-    say(verdict.line(), bold=True, fg="green" if verdict.equal else "red")
-
-
-def _table(rows: list[Row]) -> Iterator[Row]:
-    """The heading and the rows to show, with dots for the middle of a long run."""
-    half = _ROWS // 2
-    shown = rows if len(rows) <= _ROWS else [*rows[:half], ("…",) * 4, *rows[-half:]]
-    return iter([_HEADER, *shown])
+        say(f"cause: {cause.title}. {cause.advice}", err, fg="yellow")
+    say(verdict.line(), err, bold=True, fg="green" if verdict.equal else "red")
 
 
 def _rows(verdict: Verdict) -> Iterator[Row]:

@@ -3,8 +3,6 @@
 Each rank has written its parts (`runtime/record/values.py`); here they are put together.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -45,22 +43,19 @@ class Values:
 
 def first(run: Run) -> Values:
     """The values of a run when its model was first called."""
-    problems = [rank.start_problem for rank in run.ranks]
-    return _read([rank.start for rank in run.ranks], problems)
+    return _read([(rank.start, rank.start_problem) for rank in run.ranks])
 
 
 def last(run: Run) -> Values:
     """The values of a run after the last step."""
-    told = [[text for text in rank.problems if "parameters" in text] for rank in run.ranks]
-    problems = [texts[0] if texts else "" for texts in told]
-    return _read([rank.parameters for rank in run.ranks], problems)
+    return _read([(rank.parameters, rank.end_problem) for rank in run.ranks])
 
 
-def _read(paths: list[Path | None], problems: list[str]) -> Values:
+def _read(ranks: list[tuple[Path | None, str]]) -> Values:
     import torch
 
     files = []
-    for rank, (path, problem) in enumerate(zip(paths, problems, strict=True)):
+    for rank, (path, problem) in enumerate(ranks):
         if path is None:
             return Values(problem=problem or f"rank {rank} wrote none")
         files.append(torch.load(path, weights_only=True))

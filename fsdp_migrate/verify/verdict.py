@@ -12,6 +12,7 @@ from fsdp_migrate.verify.compare import Comparison, Difference, largest
 from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.quirks import Line
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.views.text import counted
 
 _PARAMETERS = 50
 """At most so many parameters in the JSON."""
@@ -29,6 +30,7 @@ class Verdict(Comparison):
         notes: what else a reader should know.
         environment: where they ran, as names and values for a reader.
         buffer: where `max_abs_buffer_diff` is: a name, and the rank.
+        cause: why they differ, as far as that is known.
         control: the original against itself, if it ran twice.
         quirks: what each `like_fsdp1` of the migrated program did.
         printed: lines with other numbers, which are no difference of the training.
@@ -40,7 +42,7 @@ class Verdict(Comparison):
     parameters: dict[str, float] | None
     original: Run
     migrated: Run
-    causes: list[Cause] = field(default_factory=list)
+    cause: Cause | None = None
     uncompared: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
@@ -82,8 +84,8 @@ class Verdict(Comparison):
     def also(self, differences: list[Difference]) -> Verdict:
         """The same with further differences; the first of all has the cause."""
         both = sorted([*self.differences, *differences])
-        causes = self.causes or find(min(both, default=None), self.original, self.migrated, "")
-        return replace(self, differences=both, causes=causes)
+        cause = self.cause or find(min(both, default=None), self.original, self.migrated, "")
+        return replace(self, differences=both, cause=cause)
 
     def without(self, control: Verdict) -> Verdict:
         """The same with the original against itself, and without the lines that it then prints otherwise."""
@@ -108,11 +110,6 @@ class Verdict(Comparison):
                 return f"time and memory: a step takes {after / before:.2f} times as long{memory}"
             why = "there are too few steps"
         return f"time and memory: not judged, {why}"
-
-    @property
-    def cause(self) -> Cause | None:
-        """Why they differ, as far as that is known."""
-        return self.causes[0] if self.causes else None
 
     @property
     def remarks(self) -> Iterator[str]:
@@ -199,7 +196,7 @@ class Verdict(Comparison):
             "original": _run(self.original),
             "migrated": _run(self.migrated),
             "first_difference": _difference(self.first),
-            "causes": [asdict(cause) for cause in self.causes],
+            "causes": [asdict(self.cause)] if self.cause else [],
             "parameters": {
                 name: _finite(apart) for name, apart in [*self.odd_parameters.items()][:_PARAMETERS]
             },
@@ -217,12 +214,6 @@ class Verdict(Comparison):
             "said": self.migrated.said,
             "printed": [asdict(line) for line in self.printed],
         }
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 loss`, `2 losses`."""
-    plural = "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}" + (plural if number != 1 else "")
 
 
 def _difference(first: Difference | None) -> dict[str, Any] | None:

@@ -1,7 +1,5 @@
 """Views of one report: they print it and change nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fsdp_migrate.report import Report

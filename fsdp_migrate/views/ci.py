@@ -3,13 +3,9 @@
 Paths are relative to the root of the repository, whatever folder the command runs in.
 """
 
-from __future__ import annotations
-
-import hashlib
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
@@ -29,21 +25,14 @@ _OF_PROPERTY = {**_GITHUB, ":": "%3A", ",": "%2C"}
 def render_sarif(report: Report) -> str:
     """SARIF 2.1.0 with an object for each rule that found something; by hand is an error, the rest a warning."""
     findings, codes = sorted(report.findings), sorted({f.code for f in report.findings})
-    driver = {
-        "name": "fsdp-migrate",
-        "version": __version__,
-        "rules": [_rule(code) for code in codes],
-    }
+    rules = [_rule(code) for code in codes]
+    driver = {"name": "fsdp-migrate", "version": __version__, "rules": rules}
+    notes = [_notification(problem) for problem in sorted(report.errors)]
     run = {
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "invocations": [
-            {
-                "executionSuccessful": not report.errors,
-                "toolExecutionNotifications": [
-                    _notification(each) for each in sorted(report.errors)
-                ],
-            }
+            {"executionSuccessful": not report.errors, "toolExecutionNotifications": notes}
         ],
         "results": [
             {
@@ -52,9 +41,8 @@ def render_sarif(report: Report) -> str:
                 "level": _level(finding),
                 "message": {"text": _words(finding)},
                 "locations": [_location(finding.path, _region(finding))],
-                "partialFingerprints": {"construct/v1": mark},
             }
-            for finding, mark in fingerprinted(findings)
+            for finding in findings
         ],
     }
     document = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
@@ -74,15 +62,6 @@ def render_github(report: Report) -> str:
         place = {"file": in_repository(problem.path), "line": max(problem.line, 1)}
         lines.append(_command("error", place, problem.message))
     return "\n".join(lines)
-
-
-def fingerprinted(findings: Sequence[Finding]) -> Iterator[tuple[Finding, str]]:
-    """Each finding with a mark that outlives changes of other lines."""
-    seen: Counter[str] = Counter()
-    for finding in findings:
-        mark = _hash(in_repository(finding.path), finding.code, finding.construct)
-        seen[mark] += 1
-        yield finding, mark if seen[mark] == 1 else _hash(mark, str(seen[mark]))
 
 
 def in_repository(path: str) -> str:
@@ -147,7 +126,3 @@ def _command(level: str, place: dict[str, Any], message: str) -> str:
 
 def _escaped(text: str, signs: Mapping[str, str]) -> str:
     return printable(text.translate({ord(sign): code for sign, code in signs.items()}))
-
-
-def _hash(*parts: str) -> str:
-    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]

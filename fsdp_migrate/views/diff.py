@@ -3,8 +3,6 @@
 Names are relative to the root of the repository, as in git's own diffs; elsewhere to the current folder.
 """
 
-from __future__ import annotations
-
 import difflib
 import io
 import os

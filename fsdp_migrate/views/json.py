@@ -1,7 +1,5 @@
 """The report as JSON, version 1. Keys are never renamed within a version."""
 
-from __future__ import annotations
-
 import json
 
 from fsdp_migrate.report import Report

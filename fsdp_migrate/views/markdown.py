@@ -1,7 +1,5 @@
 """The report as Markdown, for the text of a pull request."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence

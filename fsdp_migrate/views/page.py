@@ -1,7 +1,5 @@
 """The report as one HTML page: each file's diff, with the findings beside their lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher

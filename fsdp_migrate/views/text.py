@@ -7,22 +7,24 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+import click
+
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.source import shown_path
-from fsdp_migrate.views.terminal import Stream, paint, printable
+from fsdp_migrate.views.terminal import printable
 
 WORDS = {Action.REWRITE: "plain", Action.RUNTIME: "runtime", Action.MANUAL: "by hand"}
 _COLOURS = {Action.REWRITE: "green", Action.RUNTIME: "yellow", Action.MANUAL: "red"}
 
 
-def render_findings(findings: Iterable[Finding], stream: Stream = "stdout") -> list[str]:
+def render_findings(findings: Iterable[Finding]) -> list[str]:
     """`path:line:column CODE construct: message`, a blank line between files."""
     lines: list[str] = []
     for _, group in groupby(sorted(findings), key=lambda finding: finding.path):
         if lines:
             lines.append("")
-        lines.extend(_finding_line(finding, stream) for finding in group)
+        lines.extend(map(_finding_line, group))
     return lines
 
 
@@ -36,13 +38,13 @@ def render_changes(report: Report) -> list[str]:
     for folder in report.vendored:
         if copied := sum(change.path.parent == folder for change in report.changes):
             name = printable(shown_path(folder))
-            lines.append(f"copied the runtime to {name} ({_number(copied, 'file')})")
+            lines.append(f"copied the runtime to {name} ({counted(copied, 'file')})")
     return lines
 
 
-def render_problems(problems: Iterable[Problem], stream: Stream = "stderr") -> list[str]:
+def render_problems(problems: Iterable[Problem]) -> list[str]:
     """`error: path:line: message`."""
-    word = paint("error:", stream, fg="red", bold=True)
+    word = click.style("error:", fg="red", bold=True)
     return [
         f"{word} {_place(problem)}: {printable(problem.message)}" for problem in sorted(problems)
     ]
@@ -53,19 +55,19 @@ ASSUMPTION = "FSDP003"  # in torch's form, what a constructor assumes
 
 def summary(report: Report) -> str:
     """How many constructs were found and how they are handled, in one sentence."""
-    known = f" {_number(report.known, 'finding')} more in the baseline." if report.known else ""
+    known = f" {counted(report.known, 'finding')} more in the baseline." if report.known else ""
     if not report.findings:
-        read = "what could be read" if report.errors else _number(report.files, "file")
+        read = "what could be read" if report.errors else counted(report.files, "file")
         return f"No {'new ' if known else ''}FSDP1 of torch in {read}.{known}"
     files = len({finding.path for finding in report.findings})
     assumed = sum(finding.code == ASSUMPTION for finding in report.findings)
     found = (
-        f"Found {_number(len(report.findings) - assumed, 'construct')} in {_number(files, 'file')}"
+        f"Found {counted(len(report.findings) - assumed, 'construct')} in {counted(files, 'file')}"
     )
     rewritten, runtime, manual = report.count().values()
     plain = f"{rewritten - assumed} made plain"
     if assumed:
-        plain += f" under {_number(assumed, 'assumption')} (--check lists them)"
+        plain += f" under {counted(assumed, 'assumption')} (--check lists them)"
     return f"{found}: {plain}, {runtime} served by the runtime, {manual} by hand.{known}"
 
 
@@ -78,7 +80,7 @@ def next_steps(report: Report, paths: Sequence[str]) -> list[tuple[str, str]]:
     if manual:
         most = Counter(finding.code for finding in manual).most_common(1)[0][0]
         steps.append(
-            (f"what to do about {_number(len(manual), 'finding')} by hand", f"explain {most}")
+            (f"what to do about {counted(len(manual), 'finding')} by hand", f"explain {most}")
         )
     if report.wrote:
         steps.append(("compare what both train", "verify ORIGINAL --migrated SCRIPT"))
@@ -91,12 +93,12 @@ def next_steps(report: Report, paths: Sequence[str]) -> list[tuple[str, str]]:
     return [(what, f"fsdp-migrate {command}") for what, command in steps]
 
 
-def _finding_line(finding: Finding, stream: Stream) -> str:
-    place = f"{_name(finding.path)}:{finding.line}:{finding.column}"
-    code = paint(finding.code, stream, fg=_COLOURS[finding.action], bold=True)
+def _finding_line(finding: Finding) -> str:
+    place = click.style(f"{_name(finding.path)}:{finding.line}:{finding.column}", bold=True)
+    code = click.style(finding.code, fg=_COLOURS[finding.action], bold=True)
     mark = "" if finding.action is Action.REWRITE else f" [{WORDS[finding.action]}]"
     construct = printable(finding.construct)
-    return f"{paint(place, stream, bold=True)} {code} `{construct}`: {printable(finding.message)}{mark}"
+    return f"{place} {code} `{construct}`: {printable(finding.message)}{mark}"
 
 
 def _name(path: str) -> str:
@@ -115,5 +117,7 @@ def _counts(counts: Counter[Action]) -> str:
     return ", ".join(f"{counts[action]} {word}" for action, word in WORDS.items() if counts[action])
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def counted(number: int, noun: str) -> str:
+    """`1 loss`, `2,000 losses`."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}" + (plural if number != 1 else "")

@@ -8,8 +8,6 @@ This package is loaded under a private name, so that it brings nothing else into
 other relatively, and else torch and the standard library only.
 """
 
-from __future__ import annotations
-
 
 def start() -> None:
     """Arrange for the recorder to be installed as soon as the program has imported torch."""

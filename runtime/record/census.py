@@ -4,8 +4,6 @@ Found by one look at all live modules, which works for every way of wrapping and
 once.
 """
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterable
@@ -131,12 +129,6 @@ def roots() -> list[nn.Module]:
             # `model.module` of a unit that is sharded in place is a second object with the unit's attributes.
             if id(o.__dict__) not in modules or hasattr(type(o), "_get_fsdp_state"):
                 modules[id(o.__dict__)] = o
-    return sorted(
-        _outermost([*modules.values()]),
-        key=lambda m: (-sum(1 for _ in m.parameters()), type(m).__qualname__),
-    )
-
-
-def _outermost(modules: list[nn.Module]) -> list[nn.Module]:
-    children = {id(child) for module in modules for child in module._modules.values()}
-    return [module for module in modules if id(module) not in children]
+    inner = {id(child) for module in modules.values() for child in module._modules.values()}
+    outer = [module for module in modules.values() if id(module) not in inner]
+    return sorted(outer, key=lambda m: (-sum(1 for _ in m.parameters()), type(m).__qualname__))

@@ -1,7 +1,5 @@
 """What a run costs: how many collectives of each kind, of how many bytes, and the peak memory of this process."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

@@ -4,8 +4,6 @@ The patches touch nothing that FSDP2 uses, except pinned memory. Each does nothi
 longer has what it replaces.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import os

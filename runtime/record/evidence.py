@@ -1,7 +1,5 @@
 """What the record tells of the program itself: its files, the wrappers that it built, and what the runtime did."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

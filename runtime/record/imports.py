@@ -4,8 +4,6 @@
 import the original.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading
@@ -73,11 +71,9 @@ class Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
         for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if find is not None and finder is not self:
-                spec: ModuleSpec | None = find(fullname, path, target)
-                if spec is not None:
-                    return self._moved(spec)
+            find = getattr(finder, "find_spec", None) if finder is not self else None
+            if find is not None and (spec := find(fullname, path, target)) is not None:
+                return self._moved(spec)
         return None
 
     def _moved(self, spec: ModuleSpec) -> ModuleSpec:
@@ -86,14 +82,12 @@ class Finder(MetaPathFinder):
             return spec  # git ignores it, as it does what a build leaves in place
         places = self._places(spec.submodule_search_locations)
         if origin:
-            return (
-                spec_from_file_location(spec.name, origin, submodule_search_locations=places)
-                or spec
-            )
+            moved = spec_from_file_location(spec.name, origin, submodule_search_locations=places)
+            return moved or spec
         if places and spec.loader is None and places != list(spec.submodule_search_locations or ()):
-            moved = ModuleSpec(spec.name, None, is_package=True)  # a namespace
-            moved.submodule_search_locations = places
-            return moved
+            namespace = ModuleSpec(spec.name, None, is_package=True)
+            namespace.submodule_search_locations = places
+            return namespace
         return spec
 
     def _places(self, places: Sequence[str] | None) -> list[str] | None:

@@ -1,7 +1,5 @@
 """How a parameter is laid out over processes: in an FSDP1 flat shard, as a DTensor, or whole in each."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The losses: what each backward starts from, before a gradient scaler has scaled it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

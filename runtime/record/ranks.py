@@ -1,7 +1,5 @@
 """Which rank this process is, if any."""
 
-from __future__ import annotations
-
 import os
 
 import torch.distributed as dist

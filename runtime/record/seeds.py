@@ -3,8 +3,6 @@
 torch's is another one on each rank, as it would be by chance: what forgets to synchronise must still show.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys
@@ -12,6 +10,7 @@ from multiprocessing import process
 from typing import Any
 
 from . import imports
+from .patch import Method, around
 
 SEED = 20_240_716
 """Of the first rank; no program is likely to choose it."""
@@ -34,12 +33,11 @@ def _seed(torch: Any, rank: int) -> None:
 
 def _seed_spawned(pid: int) -> None:
     """Seed what `mp.spawn` starts, too; a forked child continues its parent's numbers."""
-    begin = process.BaseProcess._bootstrap  # type: ignore[attr-defined]
 
-    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def bootstrap(begin: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
         torch = sys.modules.get("torch")
         if os.getpid() == pid and torch is not None and torch.initial_seed() == SEED:
             _seed(torch, self._identity[0] - 1)
         return begin(self, *args, **kwargs)
 
-    process.BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
+    around(process.BaseProcess, "_bootstrap", bootstrap)

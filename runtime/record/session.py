@@ -1,7 +1,5 @@
 """The recording of one process, from the moment that torch is imported to the end."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import functools
@@ -24,6 +22,7 @@ from . import costs, evidence, losses, values
 from .census import Census
 from .imports import Copies
 from .leaving import Departure
+from .patch import Method, around
 from .ranks import grouped, identity
 from .steps import Steps
 
@@ -100,8 +99,7 @@ class Session:
         told: dict[str, Any] = {}
         with self._noting("not known what the runtime did"):
             told = evidence.told_by_runtime(self.copies)
-        with self._noting("no last parameters"):
-            self._note(self._write_parameters(f"{path}.pt"))
+        end_problem = self._write_parameters(f"{path}.pt")
         self.steps.write(end=True)
         record = {
             "rank": self.rank,
@@ -111,6 +109,7 @@ class Session:
             "collective_bytes": dict(sorted(self.bytes.items())),
             "aligned": self.start.aligned if self.start else [],
             "start_problem": self.start.problem if self.start else "",
+            "end_problem": end_problem,
             "peak_memory_bytes": costs.peak_bytes(),
             **self.evidence.told(),
             "lost": self.census.lost,
@@ -130,17 +129,16 @@ class Session:
 
     def together(self) -> None:
         """Wait for the other ranks' records, some seconds at most: a rank may be in trouble, or have none."""
-        end = time.monotonic() + _PATIENCE
-        while (
-            len(glob.glob(f"{self.folder}/process-*.json")) < self.world and time.monotonic() < end
-        ):
+        end, records = time.monotonic() + _PATIENCE, f"{self.folder}/process-*.json"
+        while len(glob.glob(records)) < self.world and time.monotonic() < end:
             time.sleep(0.02)
 
     def _write_parameters(self, path: str) -> str:
-        if not self.departure.well:
-            return ""
-        problem = values.write(self.census, path)
-        return f"no last parameters: {problem}" if problem else ""
+        """Write the last parameters of a program that ended well; returns why that is not possible, or nothing."""
+        try:
+            return values.write(self.census, path) if self.departure.well else ""
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
 
     @contextlib.contextmanager
     def _noting(self, what: str) -> Iterator[None]:
@@ -190,36 +188,32 @@ def install(folder: str, departure: Departure, copies: Copies) -> Callable[[], b
 
 def _write_before_children_end(session: Session) -> None:
     # A forked child of multiprocessing runs no exit handlers, and its exceptions end here.
-    begin, run = process.BaseProcess._bootstrap, process.BaseProcess.run  # type: ignore[attr-defined]
-
-    def bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        code = begin(self, *args, **kwargs)
+    def bootstrap(begin: Method, *args: Any, **kwargs: Any) -> Any:
+        code = begin(*args, **kwargs)
         session.departure.status = session.departure.code = code
         if session.write() and not code:
             session.together()
         return code
 
-    def run_noted(self: Any) -> None:
+    def run_noted(run: Method, self: Any) -> None:
         try:
             run(self)
         except Exception as error:
             session.departure.failed(error)
             raise
 
-    process.BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
-    process.BaseProcess.run = run_noted  # type: ignore[method-assign]
+    around(process.BaseProcess, "_bootstrap", bootstrap)
+    around(process.BaseProcess, "run", run_noted)
 
 
 def _write_before_hard_exits(session: Session) -> None:
     # Some programs leave FSDP1's abort at exit behind in this way, too.
-    original = os._exit
-
-    def leave(status: int) -> Any:
+    def leave(original: Method, status: int) -> Any:
         session.departure.status = session.departure.code = status
         session.write()
         original(status)
 
-    vars(os)["_exit"] = leave
+    around(os, "_exit", leave)
 
 
 def _show_stack_when_asked(folder: str) -> None:

@@ -1,7 +1,5 @@
 """What the recorder is asked to do, by two environment variables that `fsdp_migrate/verify/launch.py` sets."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

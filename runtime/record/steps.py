@@ -1,7 +1,5 @@
 """What this process trains, a line a step, so that others can follow while it runs."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any
@@ -56,10 +54,9 @@ class Steps:
             whole = _local(parameter.grad)
             parts = census.pieces(parameter)
             fits = all(part.span is None or part.span[1] <= whole.numel() for part in parts)
-            pieces = [(p.name, whole[slice(*p.span)] if p.span else whole, p.read) for p in parts]
-            for name, gradient, read in (
-                pieces if fits and pieces else [("", whole, parameter.detach)]
-            ):
+            own = [(p.name, whole[slice(*p.span)] if p.span else whole, p.read) for p in parts]
+            pieces = own if fits and own else [("", whole, parameter.detach)]
+            for name, gradient, read in pieces:
                 names.append(name)
                 gradients.append(gradient)
                 values.append(_local(read()))

@@ -4,8 +4,6 @@ They are written at the end, and when the program's model is called for the firs
 program's.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

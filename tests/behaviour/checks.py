@@ -1,7 +1,5 @@
 """What is checked without FSDP1 beside it: the runtime's own functions. Each check asserts for itself, on every rank."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable

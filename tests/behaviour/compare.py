@@ -1,7 +1,5 @@
 """Where two results differ."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Faults planted in the bridge and in `like_fsdp1`, each with a behaviour that must find it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The table of behaviours: ``python -m behaviour.page``, in ``tests/``, writes it."""
 
-from __future__ import annotations
-
 from itertools import groupby
 from pathlib import Path
 

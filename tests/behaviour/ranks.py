@@ -4,8 +4,6 @@ Those of an area share processes, forked from here, and their group until one fa
 of the next in another collective.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

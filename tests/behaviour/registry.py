@@ -5,8 +5,6 @@ names with a constructor that shards in place. It asserts what its docstring say
 data that must be the same for all; in place the names of the wrappers are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What PyTorch's own tests assert of FSDP1, asserted of the bridge and in place beside FSDP1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path

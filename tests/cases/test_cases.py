@@ -5,8 +5,6 @@ What shows one construct stands in tests/behaviour, and what shows a whole diff 
 lines that begin with ``R`` are compared, rank by rank. They ask for CUDA and NCCL, which `verify` emulates.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
@@ -97,9 +95,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
             return done[key]
         ranks = int(_setting(PROGRAMS / case, "NPROC", "2"))
         recording = Recording(canonical=True, emulate=ranks)
-        how = Options(
-            launcher="torchrun", ranks=ranks, arguments=arguments, device="cpu", timeout=60
-        )
+        how = Options(launcher="torchrun", ranks=ranks, arguments=arguments, device="cpu")
         ended = run_program(program, folder, how, recording)
         printed = [rank.output.splitlines() for rank in ended.ranks]
         done[key] = [[line for line in lines if line.startswith("R ")] for lines in printed]

@@ -1,7 +1,5 @@
 """What is converted after it was written on two ranks, and loaded into FSDP2."""
 
-from __future__ import annotations
-
 # The source, what it is converted to, the file that holds the same in whole tensors.
 CASES = (
     ("full-flat.pt", "dcp", "full-flat.pt"),

@@ -1,7 +1,5 @@
 """Checkpoints that FSDP1 and FSDP2 wrote on two ranks, and the command line in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What FSDP1 and FSDP2 programs write on two ranks: every kind of checkpoint, of one training."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Writes checkpoints, converts them, loads them into FSDP2: ``python -m checkpoint_tool.ranks FOLDER``, on two ranks."""
 
-from __future__ import annotations
-
 import json
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """`checkpoint convert`: what is written is the same, comes whole or not at all, and what is unsure is refused."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os
@@ -159,9 +157,7 @@ def test_a_folder_is_not_converted_into_itself(run: Run) -> None:
 
 
 @pytest.mark.parametrize("to", ["full", "dcp"])
-def test_a_killed_conversion_leaves_nothing_that_passes_for_whole(
-    run: Run, tmp_path: Path, to: str
-) -> None:
+def test_a_killed_conversion_leaves_nothing_whole(run: Run, tmp_path: Path, to: str) -> None:
     torch.save({f"w{i}": torch.full((100,), float(i)) for i in range(8)}, "a.pt")
     child = os.fork()
     if child == 0:

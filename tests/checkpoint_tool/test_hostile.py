@@ -1,7 +1,5 @@
 """Checkpoints of other people: archives and indices that want more memory, or other files, than they may."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import stat

@@ -1,7 +1,5 @@
 """What FSDP1 wrote on two ranks, converted and loaded into FSDP2: every tensor and the next losses are the same."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -121,9 +119,7 @@ def test_a_dcp_folder_that_is_not_whole_is_told(
     assert "full-orig.pt" in result.text, "the others go on"
 
 
-def test_the_shards_of_an_optimizer_are_joined_by_the_shapes_of_a_model(
-    written: Written, run: Run
-) -> None:
+def test_an_optimizers_shards_are_joined_by_shapes_of_a_model(written: Written, run: Run) -> None:
     folder, whole = written.folder, written.folder / "full-orig.pt"
     result = run("convert", folder / "optimizer-orig", "out.pt", "--names-from", whole)
     assert result.code == 0, result.err

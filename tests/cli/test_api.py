@@ -1,7 +1,5 @@
 """The interface for other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -20,10 +18,7 @@ model = FSDP(model)  # é
 def test_a_program_is_migrated() -> None:
     after, findings = fsdp_migrate.migrate_source(PROGRAM, form="bridge")
     assert after == PROGRAM.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
-    assert [(finding.line, finding.code) for finding in findings] == [
-        (2, "FSDP001"),
-        (4, "FSDP002"),
-    ]
+    assert [(each.line, each.code) for each in findings] == [(2, "FSDP001"), (4, "FSDP002")]
     assert {finding.action for finding in findings} == {Action.RUNTIME}
     assert fsdp_migrate.migrate_source(after, form="bridge")[0] == after
     plain, findings = fsdp_migrate.migrate_source(PROGRAM)

@@ -1,7 +1,5 @@
 """A baseline: `check` passes over what is in it, and speaks of what is new."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -68,9 +66,7 @@ def test_what_is_new_is_found(real_cli: Cli, baseline: Path) -> None:
         (None, "cannot be read"),
     ],
 )
-def test_other_files_are_refused(
-    real_cli: Cli, baseline: Path, text: str | None, says: str
-) -> None:
+def test_others_are_refused(real_cli: Cli, baseline: Path, text: str | None, says: str) -> None:
     baseline.unlink() if text is None else baseline.write_text(text)
     checked = real_cli("check", ".")
     assert checked.code == 2

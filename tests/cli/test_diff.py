@@ -1,7 +1,5 @@
 """Diffs that `git apply` takes, for every kind of file and name."""
 
-from __future__ import annotations
-
 import codecs
 from pathlib import Path
 from typing import Any
@@ -75,9 +73,7 @@ def test_names(
     assert [one.path for one in changes if one.path.read_bytes() != one.after] == []
 
 
-def test_a_folder_reached_by_a_link(
-    folder: Path, repository: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_by_a_link(folder: Path, repository: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one = change(folder / "real/x.py", b"FSDP(x)\n")
     (folder / "link").symlink_to("real")
     monkeypatch.chdir(folder / "link")

@@ -1,7 +1,5 @@
 """The documentation: its worked example works, and its pages are the ones that the site lists."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 import sys

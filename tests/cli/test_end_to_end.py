@@ -1,7 +1,5 @@
 """The whole tool on files as they are found: other encodings and line endings, and what is no program at all."""
 
-from __future__ import annotations
-
 import ast
 import codecs
 from collections.abc import Callable
@@ -66,9 +64,7 @@ def test_encoding_and_line_endings_are_kept_and_the_diff_applies(
     assert file.read_bytes() == after
 
 
-def test_check_says_nothing_of_a_program_on_the_bridge(
-    real_cli: Callable[..., Any], folder: Path
-) -> None:
+def test_check_is_silent_on_the_bridge(real_cli: Callable[..., Any], folder: Path) -> None:
     (folder / "train.py").write_bytes(
         PROGRAM.encode() + b"\nmodel = wrap(model)\nmodel.no_sync()\n"
     )

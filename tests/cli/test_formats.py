@@ -1,7 +1,5 @@
 """The report for continuous integration, and for people to read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -49,10 +47,7 @@ def test_sarif_is_what_the_standard_has(report: Report) -> None:
         "fullDescription": {"text": known.summary},
         "help": {"text": known.page, "markdown": known.page},
     }
-    results = run["results"]
-    marks = [result.pop("partialFingerprints")["construct/v1"] for result in results]
-    assert len(set(marks)) == 3
-    assert results[1] == {
+    assert run["results"][1] == {
         "ruleId": "FSDP361",
         "ruleIndex": 1,
         "level": "error",
@@ -70,11 +65,8 @@ def test_sarif_is_what_the_standard_has(report: Report) -> None:
     assert invocation["executionSuccessful"] is False
     (notification,) = invocation["toolExecutionNotifications"]
     place = {"physicalLocation": {"artifactLocation": {"uri": "bad.py", "uriBaseId": "%SRCROOT%"}}}
-    assert notification == {
-        "level": "error",
-        "message": {"text": "does not parse"},
-        "locations": [place],
-    }
+    text = {"text": "does not parse"}
+    assert notification == {"level": "error", "message": text, "locations": [place]}
 
 
 def test_github_commands_are_one_line_each(report: Report) -> None:

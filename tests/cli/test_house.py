@@ -1,7 +1,5 @@
 """What stands around the code: packaging, hooks and the files that name each other."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Notebooks: their cells are one module, and nothing but the lines that change is written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

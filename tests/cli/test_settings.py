@@ -1,7 +1,5 @@
 """`[tool.fsdp-migrate]` in the pyproject.toml of the project at hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,17 +70,17 @@ def test_split_codes() -> None:
     assert split_codes(["fsdp002, FSDP110", "", "FSDP002"]) == {"FSDP002", "FSDP110"}
 
 
-def test_command_line(cli: Callable[..., Any], folder: Path) -> None:
+def test_command_line(real_cli: Callable[..., Any], folder: Path) -> None:
     """Patterns hold from the folder of pyproject.toml, wherever the command runs."""
     (folder / "sub/gen").mkdir(parents=True)
     for name in ("sub/a.py", "sub/gen/b.py", "sub/c.py"):
-        (folder / name).write_bytes(b"FSDP(x)\n")
+        (folder / name).write_text("from torch.distributed.fsdp import FullyShardedDataParallel\n")
     (folder / "pyproject.toml").write_text(TABLE + 'exclude = ["/sub/gen/"]\n')
-    result = cli("check", "sub", "--exclude", "c.py")
+    result = real_cli("check", "sub", "--exclude", "c.py")
     assert result.text.startswith("sub/a.py:1:1 ")
     assert "in 1 file" in result.text
     (folder / "pyproject.toml").write_text(TABLE + "jobs = 2\n")
-    result = cli("check", "sub")
+    result = real_cli("check", "sub")
     assert result.code == 2
     assert result.err.splitlines()[-1].startswith("Error: ")
     assert "unknown key" in result.err

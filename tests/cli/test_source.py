@@ -1,7 +1,5 @@
 """Bytes and text of a file, without loss, and one clear line where there is no text."""
 
-from __future__ import annotations
-
 import codecs
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How far a long run is, on a terminal alone."""
 
-from __future__ import annotations
-
 import os
 import pty
 import subprocess
@@ -12,15 +10,11 @@ import pytest
 
 from fsdp_migrate.views.terminal import MANY
 
-PROGRAM = (
-    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
-)
+PROGRAM = "from torch.distributed.fsdp import FullyShardedDataParallel as F\n\nmodel = F(model)\n"
 
 
 @pytest.mark.parametrize(("files", "is_shown"), [(MANY, True), (MANY - 1, False)])
-def test_a_bar_is_on_a_terminal_where_files_are_many(
-    files: int, is_shown: bool, tmp_path: Path
-) -> None:
+def test_a_terminal_has_a_bar_for_many_files(files: int, is_shown: bool, tmp_path: Path) -> None:
     for number in range(files):
         (tmp_path / f"train{number}.py").write_text(PROGRAM)
     ours, theirs = pty.openpty()

@@ -1,7 +1,5 @@
 """The runtime copied into a project: what is copied, later runs, and a program that trains with the copy alone."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from pathlib import Path

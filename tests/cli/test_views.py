@@ -1,19 +1,12 @@
 """The rule catalogue and the words of the summary."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import pytest
+import click
 
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.views.text import next_steps, render_findings, summary
-
-
-@pytest.fixture(autouse=True)
-def _no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")
 
 
 def finding(path: str, line: int, action: Action) -> Finding:
@@ -29,7 +22,7 @@ FINDINGS = [
 
 
 def test_findings_are_sorted_and_marked() -> None:
-    assert render_findings(FINDINGS) == [
+    assert [click.unstyle(line) for line in render_findings(FINDINGS)] == [
         "a.py:2:1 FSDP002 `FSDP()`: Message.",
         "a.py:3:1 FSDP002 `FSDP()`: Message.",
         "a.py:9:1 FSDP002 `FSDP()`: Message. [runtime]",

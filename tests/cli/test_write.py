@@ -1,7 +1,5 @@
 """Writing in place: all files or none, and nothing that git could not bring back."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path
@@ -95,12 +93,8 @@ def test_guard_names_what_git_could_not_bring_back(folder: Path, repository: Any
     untracked = change(folder / "un*tracked.py")
     link = Change(folder / "link.py", BEFORE, AFTER)
     problems = dirty_problems([*list(changes.values())[:3], link, untracked])
-    assert [problem.path for problem in problems] == [
-        "edited.py",
-        "staged.py",
-        "link.py",
-        "un*tracked.py",
-    ]
+    named = [problem.path for problem in problems]
+    assert named == ["edited.py", "staged.py", "link.py", "un*tracked.py"]
     assert all("--allow-dirty" in problem.message for problem in problems)
 
 

@@ -1,7 +1,5 @@
 """The examples of the rules: those of their pages in docs/rules, and those of `more_examples`, which look the same."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs of several files, analysed together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent

@@ -1,7 +1,5 @@
 """`--form torch`: what it assumes of a program, said at each constructor, the silent assumptions first."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Constructors and each of their arguments: what a file shows, what the runtime reads, and what is said of every one."""
 
-from __future__ import annotations
-
 import ast
 from textwrap import indent
 

@@ -1,7 +1,5 @@
 """The examples on the rules' pages, and further programs: the tool must do what they say."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache
@@ -80,7 +78,7 @@ def every_line_that_changes_has_a_finding(before: str, *how: str) -> None:
 
 @pytest.mark.parametrize("form", ["auto", "bridge", "torch"])
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
-def test_second_run_changes_nothing_and_no_comment_is_lost(
+def test_a_second_run_changes_nothing_and_loses_no_comment(
     rule: Rule, example: Example, form: str
 ) -> None:
     _, after = analyse(example.before, form, example.file)

@@ -1,7 +1,5 @@
 """How a constructor is written on FSDP2: statements in its place, or a function where there is no room for them."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

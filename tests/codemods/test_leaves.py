@@ -1,7 +1,5 @@
 """Arguments whose value has a name: what becomes plain, and what happens where the value is made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -21,11 +19,10 @@ def test_a_policy_that_another_file_imports_and_hands_back(tmp_path: Path) -> No
     made = "own = ModuleWrapPolicy({nn.Linear})"
     use = "from other import policy\nmodel = FSDP(nn.Linear(2, 2), auto_wrap_policy=policy)\n"
     other = "from train import own\n\npolicy = own\n"
-    after = analysed(tmp_path, {"train.py": f"{HEAD}{made}\n{use}", "other.py": other}).after
-    assert f"\n{made}\nfrom other import policy\n" in after["train.py"]
-    assert (
-        "        if module is not model and isinstance(module, nn.Linear):\n" in after["train.py"]
-    )
+    files = {"train.py": f"{HEAD}{made}\n{use}", "other.py": other}
+    after = analysed(tmp_path, files).after["train.py"]
+    assert f"\n{made}\nfrom other import policy\n" in after
+    assert "        if module is not model and isinstance(module, nn.Linear):\n" in after
 
 
 def test_what_is_local_goes_whatever_others_import(tmp_path: Path) -> None:

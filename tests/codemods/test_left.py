@@ -1,7 +1,5 @@
 """What no bridge reaches, found across functions, classes and files, and nothing else."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -51,9 +49,7 @@ def test_every_private_part_that_the_bridge_refuses_is_found_before_it_runs() ->
         ("for p in [loss, metric]:", set()),
     ],
 )
-def test_parameters_are_known_however_they_are_taken(
-    taken: str, found: set[str], tmp_path: Path
-) -> None:
+def test_parameters_are_known_however_taken(taken: str, found: set[str], tmp_path: Path) -> None:
     program = f"{SHARDED}{taken}\n    total += p.grad.norm()\n"
     assert codes(tmp_path, program, "total") == found
 
@@ -222,7 +218,7 @@ class GPT(nn.Module):
     ],
     ids=["before wrapping", "after it", "of the module inside", "of another model"],
 )
-def test_a_method_of_the_model_that_groups_by_dimensions(
+def test_a_models_method_that_groups_by_dimensions(
     use: str, reported: bool, tmp_path: Path
 ) -> None:
     program = f"{HEAD}from gpt import GPT\n\nmodel = GPT()\n{use}\n"

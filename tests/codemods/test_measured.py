@@ -1,7 +1,5 @@
 """Sums, shapes and choices of sharded parameters that FSDP2 answers otherwise, and those of others, which it does not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -76,9 +74,7 @@ def test_parameters_that_are_sought_among_those_of_before_wrapping(
     assert analysed(tmp_path, flat).codes("rest =") == set()
 
 
-def test_the_parameters_of_a_part_were_those_of_its_units_where_they_were_flat(
-    tmp_path: Path,
-) -> None:
+def test_flat_parameters_of_a_part_were_those_of_its_units(tmp_path: Path) -> None:
     program = f"{HEAD}optimizer = torch.optim.AdamW(model.module.head.parameters())\n"
     flat = program.replace("use_orig_params=True", "")
     asked = [analysed(tmp_path, each).codes("optimizer =") for each in (program, flat)]

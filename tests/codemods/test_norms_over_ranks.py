@@ -1,7 +1,5 @@
 """Norms that a program adds up over ranks: which are taken of shards, and which are left to a person."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Each rule has a page in docs/rules, which says what the rule says of itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fsdp_migrate.codemods.registry import all_rules

@@ -1,7 +1,5 @@
 """Programs of several files: constructors and uses together, whatever the form."""
 
-from __future__ import annotations
-
 import gc
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a program as a whole says of its scalers: each word of the tables, alone in a program."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 

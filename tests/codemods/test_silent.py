@@ -1,7 +1,5 @@
 """What would change in silence without FSDP1's wrapper: each kind of place, and its twins, which mean nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -184,11 +182,8 @@ def test_a_file_that_gets_the_model_counts(tmp_path: Path) -> None:
 
 def test_a_file_that_nothing_connects_does_not_count(tmp_path: Path) -> None:
     text, _ = HITS["the class of a module"]
-    files = {
-        "a/train.py": HEAD,
-        "a/model.py": BLOCK,
-        "b/other.py": f"from x import Block\n\n{text}",
-    }
+    other = f"from x import Block\n\n{text}"
+    files = {"a/train.py": HEAD, "a/model.py": BLOCK, "b/other.py": other}
     assert _decision(analysed(tmp_path, files))[0] == "rewrite"
 
 

@@ -1,7 +1,5 @@
 """Types of state dicts, beyond the examples of their rules."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

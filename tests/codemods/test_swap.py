@@ -4,8 +4,6 @@ Both are played by modules of a few lines. Torch's have no FSDP1 name left when 
 forgotten fails.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -43,13 +41,8 @@ class Package(ModuleType):
 def packages(home: str) -> dict[str, ModuleType]:
     """torch, and FSDP1's modules in their home; FSDP2's names are always torch's."""
     made: dict[str, ModuleType] = {}
-    paths = [
-        "torch",
-        "torch.distributed",
-        *(TORCH + m for m in MODULES),
-        *(home + m for m in MODULES),
-    ]
-    for path in ["fsdp_migrate", *dict.fromkeys(paths)]:
+    paths = [*(TORCH + m for m in MODULES), *(home + m for m in MODULES)]
+    for path in ["fsdp_migrate", "torch", "torch.distributed", *dict.fromkeys(paths)]:
         made[path] = Package(path)
         made[path].__path__ = []
         parent, _, name = path.rpartition(".")

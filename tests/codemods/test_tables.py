@@ -1,7 +1,5 @@
 """The tables that translations are read from: FSDP1's names are torch's, and each value is what torch calls it."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from pathlib import Path
@@ -12,28 +10,20 @@ from fsdp_migrate.codemods.constructor import precision, sharding
 from fsdp_migrate.codemods.constructor.arguments import ROWS
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
 from fsdp_migrate.codemods.uses import scaler, state_dicts
-from fsdp_migrate.facts.names import (
-    CLASS,
-    FSDP2_NAMES,
-    MODULES,
-    NAMES,
-    OPTIMIZER_STATES,
-    RUNTIME,
-    TORCH,
-    fsdp1_name,
-    is_private,
-)
+from fsdp_migrate.facts import names
 from fsdp_migrate.runtime import units
 
 from .programs import analysed
 
-THEIRS = {module: import_module(TORCH + module) for module in (*MODULES, "._wrap_utils")}
+THEIRS = {
+    module: import_module(names.TORCH + module) for module in (*names.MODULES, "._wrap_utils")
+}
 
 
 def test_every_name_is_torchs() -> None:
-    unknown = {n for n in NAMES if not any(hasattr(each, n) for each in THEIRS.values())}
+    unknown = {n for n in names.NAMES if not any(hasattr(each, n) for each in THEIRS.values())}
     assert unknown == {"default_auto_wrap_policy"}  # torch 1's
-    assert {n for n in FSDP2_NAMES if not hasattr(THEIRS[""], n)} <= {
+    assert {n for n in names.FSDP2_NAMES if not hasattr(THEIRS[""], n)} <= {
         "DataParallelMeshDims"
     }  # 2.12
 
@@ -41,13 +31,15 @@ def test_every_name_is_torchs() -> None:
 def test_every_public_name_of_torch_is_known() -> None:
     public = {name for each in THEIRS.values() for name in getattr(each, "__all__", ())}
     assert public
-    assert public <= NAMES | FSDP2_NAMES
+    assert public <= names.NAMES | names.FSDP2_NAMES
     for module, theirs in THEIRS.items():
-        for name in NAMES & set(vars(theirs)) - ({"wrap"} if not module else set()):
-            assert fsdp1_name(f"{TORCH}{module}.{name}") == name
-            assert fsdp1_name(f"{RUNTIME}{module}.{name}") == name
-    assert fsdp1_name(f"{TORCH}.wrap") is None
-    assert fsdp1_name(f"{TORCH}.wrap._module_wrap_policy")  # private, and imported all the same
+        for name in names.NAMES & set(vars(theirs)) - ({"wrap"} if not module else set()):
+            assert names.fsdp1_name(f"{names.TORCH}{module}.{name}") == name
+            assert names.fsdp1_name(f"{names.RUNTIME}{module}.{name}") == name
+    assert names.fsdp1_name(f"{names.TORCH}.wrap") is None
+    assert names.fsdp1_name(
+        f"{names.TORCH}.wrap._module_wrap_policy"
+    )  # private, and imported all the same
 
 
 @pytest.mark.parametrize(
@@ -75,12 +67,12 @@ def test_every_public_name_of_torch_is_known() -> None:
     ],
 )
 def test_what_is_private_to_fsdp1(path: str, private: bool) -> None:
-    assert is_private(TORCH + path) is private
-    assert is_private(f"another{path}") is False
+    assert names.is_private(names.TORCH + path) is private
+    assert names.is_private(f"another{path}") is False
 
 
 def test_arguments_are_those_of_fsdp1() -> None:
-    signature = inspect.signature(getattr(THEIRS[""], CLASS)).parameters
+    signature = inspect.signature(getattr(THEIRS[""], names.CLASS)).parameters
     assert tuple(signature) == SIGNATURE
     assert {"module", *ROWS} == set(SIGNATURE)
     of_scaler = set(inspect.signature(THEIRS[".sharded_grad_scaler"].ShardedGradScaler).parameters)
@@ -97,9 +89,9 @@ def test_the_runtime_takes_fsdp1s_arguments() -> None:
 
 def test_functions_of_optimizers_exist() -> None:
     """A name that nothing has would be one that is misspelt."""
-    theirs = getattr(THEIRS[""], CLASS)
+    theirs = getattr(THEIRS[""], names.CLASS)
     listed = {n for n in vars(theirs) if "optim_state_dict" in n and not n.startswith("_")}
-    assert set(OPTIMIZER_STATES) == listed
+    assert set(names.OPTIMIZER_STATES) == listed
     assert set(state_dicts._OF_OPTIMIZERS) <= listed
 
 

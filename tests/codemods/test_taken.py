@@ -1,7 +1,5 @@
 """Where parameters of a sharded model are known, in functions that return them or are given them one by one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from .programs import analysed

@@ -1,7 +1,5 @@
 """What a shape of a configuration is; and those of Accelerate's files, of each strategy and each way of writing them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

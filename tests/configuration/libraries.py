@@ -6,8 +6,6 @@ FOLDER holds `before` and `after`, with files of the same names. `accelerate to-
 each file of the three means to the library that reads it, or how that fails.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """What is said of commands, and of files that only have the word."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -124,9 +122,8 @@ def test_a_folder_gives_only_files_that_set_it(tmp_path: Path) -> None:
 def test_a_check_speaks_of_it_until_it_is_migrated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "train.py").write_text(
-        'arguments = TrainingArguments(fsdp="full_shard auto_wrap")\n'
-    )
+    text = 'arguments = TrainingArguments(fsdp="full_shard auto_wrap")\n'
+    (tmp_path / "train.py").write_text(text)
     (tmp_path / "fsdp.yaml").write_text("distributed_type: FSDP\nfsdp_config: {}\n")
     assert exit_code(["check", str(tmp_path)]) == 1
     assert exit_code([str(tmp_path), "--diff"]) == 0
@@ -176,9 +173,7 @@ def test_a_check_lists_a_name_that_is_only_tested_for(tmp_path: Path) -> None:
         "base_model: gpt2\nfsdp:\n  - full_shard\n",
     ],
 )
-def test_programs_are_looked_at_beside_settings_of_either_version(
-    settings: str, tmp_path: Path
-) -> None:
+def test_programs_beside_settings_of_either_version(settings: str, tmp_path: Path) -> None:
     code = "import torch\nfrom accelerate import Accelerator\n\nmodel = Accelerator().prepare(torch.nn.Linear(2, 2))\n"
     (tmp_path / "train.py").write_text(f"{code}model(batch).sum().backward()\n")
     assert not [each.code for each in analyse(discover([tmp_path])).findings]

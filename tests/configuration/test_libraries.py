@@ -1,7 +1,5 @@
 """What Accelerate and transformers themselves make of each shape, before and after; and a model that they train."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What each shape of a configuration becomes; that nothing else changes, and a second run nothing at all."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import cache

@@ -3,8 +3,6 @@
 The device is the first argument. Prints the scales of both runs, and how far apart the losses are.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Time, memory and collectives of migrated programs beside those by hand, as one rank of eight on one GPU."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

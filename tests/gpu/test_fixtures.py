@@ -1,7 +1,5 @@
 """The bundled programs under NCCL, one rank a GPU, as many as there are (`make gpu`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

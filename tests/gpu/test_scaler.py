@@ -1,7 +1,5 @@
 """torch.amp.GradScaler on a migrated model beside ShardedGradScaler on FSDP1's, one rank a GPU."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

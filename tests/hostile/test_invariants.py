@@ -1,7 +1,5 @@
 """What must hold for every program: the result parses, is stable, keeps comments and defines what it uses."""
 
-from __future__ import annotations
-
 import pytest
 
 from fsdp_migrate.settings import Options

@@ -1,7 +1,5 @@
 """What is switched off stays as it is, and the rest of the file goes on to work."""
 
-from __future__ import annotations
-
 import pytest
 
 from fsdp_migrate.settings import Options

@@ -1,7 +1,5 @@
 """Trees of other people: nothing in them runs, nothing outside of them is written, and their names do nothing to a terminal."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -10,32 +8,23 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = (
-    "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
-)
+from ..fuzz.checks import FSDP
+
+PROGRAM = f"{FSDP}\nmodel = FSDP(model)\n"
 TOOL = Path(sys.executable).parent / "fsdp-migrate"
 MODES = (["check"], ["--form", "bridge"])
 
 
 def git(folder: Path, *arguments: str) -> None:
-    subprocess.run(
-        ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
+    command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
 
 
-def tool(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    variables = {**os.environ, **environment}
-    return subprocess.run(
-        [TOOL, *arguments, "."],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
+def tool(folder: Path, *arguments: str, path: str = "") -> subprocess.CompletedProcess[bytes]:
+    """Runs on the folder, or on paths among the arguments."""
+    command = [TOOL, *arguments, *["."] * all(not each.endswith(".py") for each in arguments)]
+    environment = {**os.environ, "PATH": path or os.environ["PATH"]}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=60)
 
 
 @pytest.fixture
@@ -63,25 +52,16 @@ def configured(*settings: str) -> Callable[[Path, Path], None]:
 
 
 def hooks(folder: Path, evil: Path) -> None:
-    for name in (
-        "post-index-change",
-        "post-checkout",
-        "pre-commit",
-        "fsmonitor-watchman",
-        "reference-transaction",
-    ):
+    names = "post-index-change post-checkout pre-commit fsmonitor-watchman reference-transaction"
+    for name in names.split():
         (folder / ".git" / "hooks" / name).symlink_to(evil)
 
 
 def attributes(folder: Path, evil: Path) -> None:
     """Filters and drivers, named where no commit shows it."""
-    configured(
-        "filter.x.clean={evil}",
-        "filter.x.smudge={evil}",
-        "filter.x.process={evil}",
-        "diff.x.textconv={evil}",
-        "diff.x.command={evil}",
-    )(folder, evil)
+    names = ("filter.x.clean", "filter.x.smudge", "filter.x.process")
+    names += ("diff.x.textconv", "diff.x.command")
+    configured(*(name + "={evil}" for name in names))(folder, evil)
     (folder / ".git" / "info" / "attributes").write_text("* filter=x diff=x\n")
     os.utime(folder / "train.py", (1, 1))  # git has to read the file again
 
@@ -131,19 +111,8 @@ def on_the_path(folder: Path, evil: Path) -> None:
 def modules(folder: Path, evil: Path) -> None:
     """Files that Python imports by itself, or that are called like what the tool imports."""
     code = f"import os\nos.system({str(evil)!r})\nimport fsdp\n"
-    for name in (
-        "sitecustomize",
-        "usercustomize",
-        "click",
-        "libcst",
-        "yaml",
-        "black",
-        "tokenize",
-        "torch",
-        "conftest",
-        "setup",
-        "encodings",
-    ):
+    names = "sitecustomize usercustomize click libcst yaml black tokenize torch conftest setup encodings"
+    for name in names.split():
         (folder / f"{name}.py").write_text(code)
     (folder / "pyproject.toml").write_text(
         "[tool.black]\nline-length = 40\n[build-system]\nrequires = []\nbuild-backend = 'setup'\n"
@@ -170,7 +139,7 @@ ATTACKS = {
 def test_nothing_of_a_tree_runs(tree: Path, attack: Callable[[Path, Path], None]) -> None:
     attack(tree, tree.parent / "evil")
     for mode in MODES:
-        done = tool(tree, *mode, PATH=f".:{os.environ['PATH']}:")
+        done = tool(tree, *mode, path=f".:{os.environ['PATH']}:")
         assert done.returncode in (0, 1, 2), done.stderr
         assert b"train.py" in done.stdout + done.stderr, mode
         assert b"Traceback" not in done.stderr
@@ -204,11 +173,8 @@ def test_links_lead_nowhere(tree: Path, repository: bool) -> None:
     done = tool(tree, "--form", "bridge", "--allow-dirty")
     assert done.stdout.count(b"rewrote") == 1
     assert "fsdp_migrate" in (tree / "train.py").read_text()
-    assert (
-        (other / "train.py").read_text()
-        == (tree.parent / "moved" / "model.py").read_text()
-        == PROGRAM
-    )
+    for file in (other / "train.py", tree.parent / "moved" / "model.py"):
+        assert file.read_text() == PROGRAM
 
 
 @pytest.mark.parametrize("repository", [True, False])
@@ -222,21 +188,12 @@ def test_what_is_no_file(tree: Path, repository: bool) -> None:
     (tree / "gone.py").symlink_to("nowhere")
     (tree / "self.py").symlink_to("self.py")
     done = tool(tree, "check")
-    assert {line.split(b":")[0] for line in done.stdout.splitlines() if b".py:" in line} == {
-        b"train.py",
-        b"folder.py/inside.py",
-    }
+    named = {line.split(b":")[0] for line in done.stdout.splitlines() if b".py:" in line}
+    assert named == {b"train.py", b"folder.py/inside.py"}
     assert done.stderr == b""
-    named = subprocess.run(
-        [TOOL, "check", "pipe.py", "zero.py", "gone.py", "self.py", "folder.py"],
-        cwd=tree,
-        capture_output=True,
-        check=False,
-        timeout=20,
-    )
-    assert sorted(
-        named.stderr.count(name) for name in (b"pipe.py", b"zero.py", b"gone.py", b"self.py")
-    ) == [1, 1, 1, 1]
+    odd = ["pipe.py", "zero.py", "gone.py", "self.py"]
+    named = tool(tree, "check", *odd, "folder.py").stderr.decode()
+    assert [named.count(name) for name in odd] == [1, 1, 1, 1]
 
 
 NAMES = [b"\x1b[31mred\x1b]0;title\x07.py", b"two\nlines.py", b"bad\xff\xfe.py", b"tab\t.py", "bidi\u202e.py".encode(), b"a`b|c<i>[x](y).py", b"-x.py", b"::error file=a::b.py"]  # fmt: skip
@@ -265,21 +222,14 @@ def test_names_do_nothing_to_a_terminal(tree: Path, repository: bool) -> None:
 
 
 def test_code_does_nothing_to_a_terminal(tree: Path) -> None:
-    (tree / "train.py").write_text(
-        PROGRAM.replace(
-            "(model)\n",
-            "(m['\x1b]0;t\x07\u202e'], sharding_strategy=<i>)\n".replace("<i>", "'<i>`|'"),
-        )
-    )
+    evil = "(m['\x1b]0;t\x07\u202e'], sharding_strategy='<i>`|')\n"
+    (tree / "train.py").write_text(PROGRAM.replace("(model)\n", evil))
     for form in ("text", "github"):
         text = tool(tree, "check", "--format", form).stdout.decode()
         assert all(sign.isprintable() for sign in text.replace("\n", "")), form
     report = tree.parent / "report.html"
     tool(tree, "check", "--report", str(report))
-    page = report.read_text()
-    assert "<i>" not in page
-    assert "\x1b" not in page
-    assert "\u202e" not in page
+    assert not [sign for sign in ("<i>", "\x1b", "\u202e") if sign in report.read_text()]
 
 
 def test_json_with_comments_is_read_and_not_rewritten(tree: Path) -> None:
@@ -317,7 +267,7 @@ def said_of_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], l
     (folder / "train.py").write_text(PROGRAM)
     for name, (data, _) in HOSTILE_FILES.items():
         (folder / f"{name}.py").write_bytes(data)
-    done = [tool(folder, *mode).stderr.decode() for mode in (["check"], ["--form", "bridge"])]
+    done = [tool(folder, *mode).stderr.decode() for mode in MODES]
     assert "fsdp_migrate" in (folder / "train.py").read_text()
     for text in done:
         assert "Traceback" not in text
@@ -330,9 +280,7 @@ def said_of_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], l
 
 
 @pytest.mark.parametrize("name", HOSTILE_FILES)
-def test_hostile_files_have_one_clear_line(
-    name: str, said_of_files: Callable[[str], list[str]]
-) -> None:
+def test_files_have_one_clear_line(name: str, said_of_files: Callable[[str], list[str]]) -> None:
     _, said = HOSTILE_FILES[name]
     for line in said_of_files(name):
         assert line.count(f"{name}.py") <= 1

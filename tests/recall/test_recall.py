@@ -1,7 +1,5 @@
 """Tests of the lists in rows/, and of how benchmarks/recall.py counts."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import re

@@ -5,8 +5,6 @@ a first line `# forms: auto bridge` says in which forms it is analysed, and it i
 off before the tool sees the program. Of all other lines nothing may be left to the user.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from pathlib import Path

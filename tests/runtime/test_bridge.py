@@ -1,7 +1,5 @@
 """What the bridge refuses, and what can be seen of it on one rank."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the runtime says where only the run shows that a construct means something else: once a place, with its rule."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The device to train on, with an accelerator that is made up: torch names devices that a machine does not have."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

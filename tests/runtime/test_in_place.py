@@ -1,7 +1,5 @@
 """Models that are sharded in place: what they keep of FSDP1, what may be switched off, and what is counted."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import subprocess
@@ -17,15 +15,6 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import (
-    FullyShardedDataParallel,
-    ShardingStrategy,
-    in_place,
-    is_sharded,
-    is_wrapper,
-    like_fsdp1,
-    unwrap,
-)
 
 pytestmark = [pytest.mark.usefixtures("one_rank"), pytest.mark.filterwarnings("ignore")]
 
@@ -58,7 +47,7 @@ X = torch.ones(2, 4)
 
 def literal(model: Any = None, **switches: bool) -> Any:
     model = model or Net()
-    with like_fsdp1(model, **switches):
+    with runtime.like_fsdp1(model, **switches):
         for module in reversed(list(model.modules())):
             if isinstance(module, Block):
                 fully_shard(module)
@@ -68,7 +57,7 @@ def literal(model: Any = None, **switches: bool) -> Any:
 
 def acted() -> dict[str, Any]:
     """What the last ``like_fsdp1`` did."""
-    found: dict[str, Any] = in_place.records()[-1]["acted"]
+    found: dict[str, Any] = runtime.in_place.records()[-1]["acted"]
     return found
 
 
@@ -81,7 +70,7 @@ def test_the_view_is_the_model_without_fsdp1() -> None:
     assert type(view) is Net
     assert view is model.module is model._fsdp_wrapped_module
     assert view is not model
-    assert not is_sharded(view)
+    assert not runtime.is_sharded(view)
     assert not hasattr(view, "module")
     assert not hasattr(view, "no_sync")
     assert view.blocks[0] is model.blocks[0]
@@ -97,7 +86,7 @@ def test_loops_that_unwrap_end() -> None:
         model = model.module
     assert type(model) is Net
     model = literal()
-    while isinstance(model, (DistributedDataParallel, FullyShardedDataParallel)):
+    while isinstance(model, (DistributedDataParallel, runtime.FullyShardedDataParallel)):
         model = model.module
     assert type(model) is Net
 
@@ -122,9 +111,9 @@ def test_the_models_own_methods_do_not_see_fsdp1() -> None:
 
 def test_attributes_of_a_literal_call() -> None:
     model = Net()
-    with like_fsdp1(model):
+    with runtime.like_fsdp1(model):
         fully_shard(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
-    assert model.sharding_strategy is ShardingStrategy.NO_SHARD  # one rank
+    assert model.sharding_strategy is runtime.ShardingStrategy.NO_SHARD  # one rank
     assert model.mixed_precision.param_dtype is torch.bfloat16
     assert (model.rank, model.world_size, model.compute_device.type) == (0, 1, "cpu")
     assert not model.cpu_offload.offload_params
@@ -137,21 +126,21 @@ def test_attributes_of_a_literal_call() -> None:
 
 def test_unwrap_and_is_sharded() -> None:
     plain, ours = Net(), literal()
-    bridge = FullyShardedDataParallel(Net())
+    bridge = runtime.FullyShardedDataParallel(Net())
     ddp = DistributedDataParallel(Net())
     own = Net()
     own.module = nn.Linear(1, 1)
-    assert unwrap(plain) is plain
-    assert unwrap(ours) is ours
-    assert unwrap(own) is own
-    assert unwrap(bridge) is bridge.module
-    assert unwrap(ddp) is ddp.module
+    assert runtime.unwrap(plain) is plain
+    assert runtime.unwrap(ours) is ours
+    assert runtime.unwrap(own) is own
+    assert runtime.unwrap(bridge) is bridge.module
+    assert runtime.unwrap(ddp) is ddp.module
     for wrapped in (ours, bridge, ddp):
-        assert unwrap(torch.compile(wrapped)) is unwrap(wrapped)
-    assert [is_wrapper(each) for each in (plain, ours, bridge, ddp, None)] == [
+        assert runtime.unwrap(torch.compile(wrapped)) is runtime.unwrap(wrapped)
+    assert [runtime.is_wrapper(each) for each in (plain, ours, bridge, ddp, None)] == [
         False, False, True, False, False,
     ]  # fmt: skip
-    assert [is_sharded(each) for each in (plain, ours, own, bridge, ddp, fully_shard(Net()))] == [
+    assert [runtime.is_sharded(each) for each in (plain, ours, own, bridge, ddp, fully_shard(Net()))] == [
         False, True, False, True, False, True,
     ]  # fmt: skip
 
@@ -161,7 +150,7 @@ def test_unwrap_and_is_sharded() -> None:
     [
         Net,
         literal,
-        lambda: FullyShardedDataParallel(Net()),
+        lambda: runtime.FullyShardedDataParallel(Net()),
         lambda: DistributedDataParallel(Net(), find_unused_parameters=True),
     ],
 )
@@ -194,7 +183,7 @@ def test_what_acted_is_counted_by_place() -> None:
     model.stem.bias.data = torch.ones(4)
     model.load_state_dict(model.state_dict())
     model.no_sync()
-    record = in_place.records()[-1]
+    record = runtime.in_place.records()[-1]
     assert record["place"].startswith(f"{__file__}:")
     assert record["switched_off"] == []
     json.dumps(record)
@@ -211,7 +200,7 @@ def test_what_acted_is_counted_by_place() -> None:
 
 def test_a_program_that_needs_nothing_counts_nothing() -> None:
     model = nn.Linear(4, 4)
-    with like_fsdp1(model):
+    with runtime.like_fsdp1(model):
         fully_shard(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
@@ -222,12 +211,12 @@ def test_a_program_that_needs_nothing_counts_nothing() -> None:
 
 
 def test_each_quirk_can_be_switched_off() -> None:
-    parameters = inspect.signature(like_fsdp1).parameters.values()
+    parameters = inspect.signature(runtime.like_fsdp1).parameters.values()
     off = {each.name: False for each in parameters if isinstance(each.default, bool)}
     model = Net()
     model.stem.weight.no_decay = True  # type: ignore[attr-defined]
     literal(model, **off)
-    assert in_place.records()[-1]["switched_off"] == sorted(off)
+    assert runtime.in_place.records()[-1]["switched_off"] == sorted(off)
     assert type(model).__name__ == "FSDPNet"
     assert not hasattr(model.stem.weight, "no_decay")
     assert not hasattr(model, "no_sync")
@@ -258,13 +247,13 @@ def test_after_an_error_nothing_is_kept() -> None:
     model = Net()
 
     def shard() -> None:
-        with like_fsdp1(model):
+        with runtime.like_fsdp1(model):
             fully_shard(model)
             raise KeyError("stop")
 
     with pytest.raises(KeyError):
         shard()
-    assert not isinstance(model, FullyShardedDataParallel)
+    assert not isinstance(model, runtime.FullyShardedDataParallel)
 
 
 class Hiding(Net):
@@ -281,7 +270,7 @@ def test_names_that_the_wrapper_hid_are_warned_of(inside: bool) -> None:
     model = nn.Sequential(Hiding()) if inside else Hiding()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with like_fsdp1(model):
+        with runtime.like_fsdp1(model):
             for block in model.modules() if inside else ():
                 if isinstance(block, Hiding):
                     fully_shard(block)
@@ -325,7 +314,7 @@ def test_importing_the_runtime_and_units_change_nothing_in_torch() -> None:
 def test_buffers_are_cast_by_the_first_forward() -> None:
     model: Any = nn.Linear(4, 4)
     model.register_buffer("scale", torch.ones(1))
-    with like_fsdp1(model, buffer_dtype=torch.bfloat16):
+    with runtime.like_fsdp1(model, buffer_dtype=torch.bfloat16):
         fully_shard(model)
     assert model.mixed_precision.buffer_dtype == torch.bfloat16
     model(X)

@@ -1,7 +1,5 @@
 """Models that are sharded in place: which units they have, and what a unit is."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from dataclasses import replace
@@ -12,14 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from fsdp_migrate.runtime import (
-    ChangedFromFSDP1,
-    FullyShardedDataParallel,
-    MixedPrecision,
-    ModuleWrapPolicy,
-    ShardingStrategy,
-    like_fsdp1,
-)
+from fsdp_migrate import runtime
 from fsdp_migrate.runtime import units as units_of
 
 from .test_in_place import Block, Net, X, literal
@@ -30,20 +21,20 @@ pytestmark = [pytest.mark.usefixtures("one_rank"), pytest.mark.filterwarnings("i
 
 
 def test_units_have_fsdp1s_arguments() -> None:
-    expected = inspect.signature(FullyShardedDataParallel).parameters.values()
+    expected = inspect.signature(runtime.FullyShardedDataParallel).parameters.values()
     found = inspect.signature(units_of).parameters.values()
     assert [(p.name, p.default) for p in found] == [(p.name, p.default) for p in expected]
 
 
 def test_units_come_innermost_first_with_what_fully_shard_needs() -> None:
     model = Net()
-    precision = MixedPrecision(torch.bfloat16, torch.float32)
+    precision = runtime.MixedPrecision(torch.bfloat16, torch.float32)
     given = {}
     for module, options in units_of(
         model,
         None,
-        ShardingStrategy.SHARD_GRAD_OP,
-        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        runtime.ShardingStrategy.SHARD_GRAD_OP,
+        auto_wrap_policy=runtime.ModuleWrapPolicy({Block}),
         mixed_precision=precision,
         ignored_states=[model.stem.bias],
     ):
@@ -57,7 +48,7 @@ def test_units_come_innermost_first_with_what_fully_shard_needs() -> None:
     assert all(options["reshard_after_forward"] is False for options in given.values())
     assert given[model]["ignored_params"] == {model.stem.bias}
     assert type(model).__name__ == "FSDPNet"
-    assert not isinstance(model, FullyShardedDataParallel)
+    assert not isinstance(model, runtime.FullyShardedDataParallel)
 
 
 def test_options_that_are_not_needed_are_left_out() -> None:
@@ -67,13 +58,13 @@ def test_options_that_are_not_needed_are_left_out() -> None:
 
 def test_errors_come_before_the_first_unit() -> None:
     with pytest.raises(ValueError, match="requires explicit specification"):
-        units_of(Net(), sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+        units_of(Net(), sharding_strategy=runtime.ShardingStrategy.HYBRID_SHARD)
     with pytest.raises(ValueError, match="already have FSDP applied"):
-        units_of(literal(), auto_wrap_policy=ModuleWrapPolicy({Block}))
+        units_of(literal(), auto_wrap_policy=runtime.ModuleWrapPolicy({Block}))
     model = Net()
     model.blocks[0].used.weight.requires_grad_(False)
     with pytest.raises(ValueError, match="requires_grad=True and False"):
-        units_of(model, auto_wrap_policy=ModuleWrapPolicy({Block}))
+        units_of(model, auto_wrap_policy=runtime.ModuleWrapPolicy({Block}))
 
 
 def test_a_unit_that_was_not_sharded_is_said() -> None:
@@ -87,8 +78,8 @@ def test_what_is_sharded_already_is_left_out() -> None:
 
 def test_containers_belong_to_the_unit_around_them() -> None:
     model = nn.Sequential(nn.ModuleList([nn.Linear(2, 2)]), nn.Linear(2, 2))
-    policy = ModuleWrapPolicy({nn.ModuleList})
-    with pytest.warns(ChangedFromFSDP1, match="0 is no unit.*FSDP007"):
+    policy = runtime.ModuleWrapPolicy({nn.ModuleList})
+    with pytest.warns(runtime.ChangedFromFSDP1, match="0 is no unit.*FSDP007"):
         found = [m for m, o in units_of(model, auto_wrap_policy=policy) if fully_shard(m, **o)]
     assert found == [model]
     assert isinstance(model[0][0].weight, DTensor)
@@ -96,11 +87,11 @@ def test_containers_belong_to_the_unit_around_them() -> None:
 
 def test_a_container_as_the_model() -> None:
     blocks = nn.ModuleList([Block(), Block()])
-    policy = ModuleWrapPolicy({Block})
+    policy = runtime.ModuleWrapPolicy({Block})
     found = [m for m, o in units_of(blocks, auto_wrap_policy=policy) if fully_shard(m, **o)]
     assert found == list(blocks)
     model = nn.ModuleList([Block()])
-    with pytest.raises(ValueError, match="containers"), like_fsdp1(model):
+    with pytest.raises(ValueError, match="containers"), runtime.like_fsdp1(model):
         [fully_shard(m, **o) for m, o in units_of(model)]
 
 
@@ -109,8 +100,8 @@ def test_buffers_and_prefetching_without_like_fsdp1() -> None:
     model.register_buffer("scale", torch.ones(1))
     for module, options in units_of(
         model,
-        auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
-        mixed_precision=MixedPrecision(buffer_dtype=torch.bfloat16),
+        auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Linear}),
+        mixed_precision=runtime.MixedPrecision(buffer_dtype=torch.bfloat16),
         forward_prefetch=True,
     ):
         fully_shard(module, **options)
@@ -131,9 +122,9 @@ def test_a_unit_is_of_its_class_by_name_and_of_fsdp1s_by_isinstance() -> None:
     assert repr(model) == repr(Net())
     assert isinstance(model, Net)
     assert isinstance(model, FSDPModule)
-    assert isinstance(model, FullyShardedDataParallel)
-    assert not isinstance(fully_shard(Net()), FullyShardedDataParallel)
-    assert FullyShardedDataParallel.fsdp_modules(model) == [model, *model.blocks]
+    assert isinstance(model, runtime.FullyShardedDataParallel)
+    assert not isinstance(fully_shard(Net()), runtime.FullyShardedDataParallel)
+    assert runtime.FullyShardedDataParallel.fsdp_modules(model) == [model, *model.blocks]
     assert list(inspect.signature(model.blocks[0].forward).parameters) == ["x", "scale"]
     assert type(literal(nn.Sequential(Block(), Block()))[:1]) is nn.Sequential
     with pytest.raises(TypeError, match="cannot copy"):
@@ -147,7 +138,7 @@ def test_an_encoder_layer_keeps_its_fast_path(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         torch, "_transformer_encoder_layer_fwd", lambda *a: (calls.append(1), fast(*a))[1]
     )
-    with like_fsdp1(layer):
+    with runtime.like_fsdp1(layer):
         fully_shard(layer)
     with torch.no_grad():
         layer(torch.ones(1, 3, 4))
@@ -157,7 +148,7 @@ def test_an_encoder_layer_keeps_its_fast_path(monkeypatch: pytest.MonkeyPatch) -
 def test_hooks_of_before_run_with_whole_parameters() -> None:
     model = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 4)))
     expected = model(X)
-    with like_fsdp1(model):
+    with runtime.like_fsdp1(model):
         fully_shard(model[0])
         fully_shard(model)
     torch.testing.assert_close(model(X), expected)

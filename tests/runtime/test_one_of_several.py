@@ -1,7 +1,5 @@
 """What one rank of several does, as far as it needs no other one."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +16,8 @@ from fsdp_migrate.runtime import clip
 from fsdp_migrate.runtime.gather import is_first, is_sharded, memory, sharded_as
 from fsdp_migrate.runtime.mesh import build_mesh
 
+from .units import unit
+
 
 @pytest.mark.parametrize("rank_of_four", range(4), indirect=True)
 def test_the_first_rank_is_that_of_the_shards(rank_of_four: int) -> None:
@@ -31,11 +31,6 @@ def test_the_first_rank_is_that_of_the_shards(rank_of_four: int) -> None:
     assert is_first(shards) == (rank_of_four == 0)
     assert is_first(hybrid) == (rank_of_four in (0, 2))
     assert is_first(same) == (rank_of_four == 0)
-
-
-def unit(api: Any, module: nn.Module, **options: Any) -> Any:
-    cpu = torch.device("cpu")
-    return api.FullyShardedDataParallel(module, device_id=cpu, use_orig_params=True, **options)
 
 
 def partly_ignored(api: Any) -> nn.Module:
@@ -63,9 +58,7 @@ KINDS = {
 
 @pytest.mark.parametrize("rank_of_four", [0, 1], indirect=True)
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_ranks_have_of_a_state_dict_that_is_the_first_ones(
-    rank_of_four: int, kind: str
-) -> None:
+def test_what_ranks_have_of_a_state_dict_of_the_first(rank_of_four: int, kind: str) -> None:
     def keys(api: Any) -> list[str]:
         model = KINDS[kind](api)
         config = api.FullStateDictConfig(rank0_only=True)

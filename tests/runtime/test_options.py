@@ -1,7 +1,5 @@
 """The option types against torch's own."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import enum

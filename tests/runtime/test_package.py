@@ -1,7 +1,5 @@
 """What makes the package fit to be copied into another repository."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

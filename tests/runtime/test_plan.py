@@ -1,7 +1,5 @@
 """The planner picks the modules that FSDP1 wraps, found by wrapping a copy with FSDP1."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import gc
@@ -226,9 +224,7 @@ def test_same_units(model: str, policy: str, options: Any, monkeypatch: pytest.M
 @pytest.mark.parametrize("argument", ["ignored_modules", "ignored_states"])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("model", IGNORED)
-def test_ignored_modules(
-    model: str, policy: str, argument: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ignored(model: str, policy: str, argument: str, monkeypatch: pytest.MonkeyPatch) -> None:
     units = compare(
         MODELS[model],
         POLICIES[policy],
@@ -298,10 +294,6 @@ def test_a_wrong_plan_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         return FUNCTIONS["size-600"](module) if module is torch_wrap else wrong
 
     assert [u.name for u in plan_units(deep(5), wrong)]
+    layers = (nn.Linear(24, 24), nn.Linear(24, 24))
     with pytest.raises(AssertionError):
-        compare(
-            lambda: nn.Sequential(nn.Linear(24, 24), nn.Linear(24, 24)),
-            make,
-            monkeypatch,
-            lambda _: {},
-        )
+        compare(lambda: nn.Sequential(*copy.deepcopy(layers)), make, monkeypatch, lambda _: {})

@@ -1,7 +1,5 @@
 """What the state dict functions refuse, and what they do on one rank."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import OptimStateKeyType, StateDictType
 
+pytestmark = pytest.mark.usefixtures("one_rank")
 FULL, SHARDED = StateDictType.FULL_STATE_DICT, StateDictType.SHARDED_STATE_DICT
 
 
@@ -37,7 +36,6 @@ def two_groups(model: Any, first: int) -> list[dict[str, Any]]:
     return [{"params": parts[0], "lr": first}, {"params": parts[1], "lr": 1 - first}]
 
 
-@pytest.mark.usefixtures("one_rank")
 class TestTypes:
     @pytest.mark.parametrize(
         ("given", "message"),
@@ -76,7 +74,6 @@ def enter(*given: Any) -> None:
         pass
 
 
-@pytest.mark.usefixtures("one_rank")
 class TestOptimizers:
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -252,7 +249,6 @@ class TestOptimizers:
             )
 
 
-@pytest.mark.usefixtures("one_rank")
 def test_states_of_an_optimizer_after_an_evaluation() -> None:
     sharded = model()
     optimizer = stepped(sharded)
@@ -261,6 +257,35 @@ def test_states_of_an_optimizer_after_an_evaluation() -> None:
     assert not isinstance(sharded[1].weight, DTensor)  # the root has kept its parameters
     saved = runtime.optim_state_dict(sharded, optimizer)
     assert saved["state"].keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
-    assert runtime.optim_state_dict_to_load(sharded, optimizer, saved)["state"].keys() == {
-        *range(4)
-    }
+    loaded = runtime.optim_state_dict_to_load(sharded, optimizer, saved)
+    assert loaded["state"].keys() == {*range(4)}
+
+
+def test_types_of_a_model_that_is_not_the_bridges() -> None:
+    model = fully_shard(nn.Linear(2, 2))
+    with runtime.state_dict_type(model, FULL):
+        assert not isinstance(model.state_dict()["bias"], DTensor)
+    state = model.state_dict()
+    assert isinstance(state["bias"], DTensor)
+    model.load_state_dict(state)
+    runtime.set_state_dict_type(model, SHARDED)
+    assert runtime.get_state_dict_type(model).state_dict_type == SHARDED
+
+
+def test_loading_after_an_evaluation() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    with runtime.like_fsdp1(model):
+        fully_shard(model)
+    with torch.no_grad():
+        model(torch.ones(1, 2))
+    model.load_state_dict({"weight": torch.ones(2, 2)})
+    with torch.no_grad():
+        assert (model(torch.ones(1, 2)) == 2).all()
+
+
+def test_an_optimizer_of_no_groups_has_no_states() -> None:
+    """Where FSDP1 ends with `StopIteration`."""
+    model = runtime.FullyShardedDataParallel(nn.ReLU(), device_id=torch.device("cpu"))
+    states: dict[str, Any] = {"state": {}, "param_groups": []}
+    shard = runtime.FullyShardedDataParallel.shard_full_optim_state_dict
+    assert shard(states, model, optim_input=[]) == states

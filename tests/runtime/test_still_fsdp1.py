@@ -1,7 +1,5 @@
 """FSDP1 and the bridge on one rank: what both have and say; of a model that is FSDP1's still, functions are FSDP1's own."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import warnings
@@ -114,9 +112,7 @@ FROZEN = {
 
 @pytest.mark.parametrize("use_orig_params", [True, False])
 @pytest.mark.parametrize("case", FROZEN)
-def test_units_that_are_frozen_in_part_are_spoken_of_as_by_fsdp1(
-    case: str, use_orig_params: bool
-) -> None:
+def test_units_frozen_in_part_are_spoken_of_as_by_fsdp1(case: str, use_orig_params: bool) -> None:
     frozen, count = FROZEN[case]
     expected = told(Theirs, fsdp, frozen, use_orig_params)
     assert len(expected) == count

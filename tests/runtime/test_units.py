@@ -1,7 +1,5 @@
 """Units of the bridge beside FSDP1's, on one rank: what they warn of, what they have, what they do with inputs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -16,17 +14,14 @@ from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import FullyShardedDataParallel as Ours
+from fsdp_migrate.runtime.auto_wrap import check_ties
+from fsdp_migrate.runtime.ignored import Ignored
 from fsdp_migrate.runtime.materialize import own_modules
+
+from .units import unit
 
 pytestmark = pytest.mark.usefixtures("one_rank")
 HALF = runtime.MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16)
-
-
-def unit(api: Any, module: nn.Module, **options: Any) -> Any:
-    cpu = torch.device("cpu")
-    return api.FullyShardedDataParallel(
-        module, **{"device_id": cpu, "use_orig_params": True, **options}
-    )
 
 
 class Nothing(nn.Module):
@@ -83,17 +78,12 @@ def test_torch_gets_names_without_wrappers() -> None:
     inner = nn.Sequential(unit(runtime, nn.Linear(2, 2)), nn.Linear(2, 2))
     inner[1] = inner[0]
     model = unit(runtime, inner)
-    asked = {"__name__": "torch.distributed.checkpoint.state_dict"}
+    asked: dict[str, Any] = {"__name__": "torch.distributed.checkpoint.state_dict"}
     exec(
         "def names(model): return [(n, type(m).__name__) for n, m in model.named_modules()]", asked
     )
-    wrapper = "FullyShardedDataParallel"
-    assert asked["names"](model) == [  # type: ignore[operator]
-        ("", wrapper),
-        ("", "Sequential"),
-        ("0", wrapper),
-        ("0", "Linear"),
-    ]
+    wrapper, names = "FullyShardedDataParallel", asked["names"](model)
+    assert names == [("", wrapper), ("", "Sequential"), ("0", wrapper), ("0", "Linear")]
 
 
 def test_a_unit_inside_of_another_model_is_no_root() -> None:
@@ -116,20 +106,18 @@ def test_options_are_compared_at_the_first_use_alone() -> None:
 
 
 def test_prefetching() -> None:
-    def lists(**options: Any) -> list[tuple[int, int]]:
+    def lengths(**options: Any) -> list[tuple[int, int]]:
         policy = runtime.ModuleWrapPolicy({nn.Linear})
         inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
         model = unit(runtime, inner, auto_wrap_policy=policy, **options)
         model(torch.ones(1, 2))
         states = [each._get_fsdp_state() for each in inner]
-        return [
-            (len(s._states_to_forward_prefetch), len(s._states_to_backward_prefetch))
-            for s in states
-        ]
+        lists = ((s._states_to_forward_prefetch, s._states_to_backward_prefetch) for s in states)
+        return [(len(forward), len(backward)) for forward, backward in lists]
 
-    assert lists() == [(0, 0), (0, 0)]
-    assert lists(forward_prefetch=True) == [(1, 0), (0, 0)]
-    assert lists(backward_prefetch=None) == [(0, 1), (0, 1)]
+    assert lengths() == [(0, 0), (0, 0)]
+    assert lengths(forward_prefetch=True) == [(1, 0), (0, 0)]
+    assert lengths(backward_prefetch=None) == [(0, 1), (0, 1)]
 
 
 def test_a_refusal_leaves_the_model_as_it_was() -> None:
@@ -139,21 +127,28 @@ def test_a_refusal_leaves_the_model_as_it_was() -> None:
     assert not isinstance(inner[0].weight, DTensor)
 
 
+def test_ties() -> None:
+    """What one unit shares, or no unit has, may be in two places."""
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3))
+    net[2].weight = net[0].weight
+    check_ties(net, [net[1], net], Ignored(set(), set()))
+    check_ties(net, [net[0], net], Ignored(set(), {net[0].weight}))
+    message = r"'2\.weight' and '0\.weight' are one parameter in two units"
+    with pytest.raises(ValueError, match=message):
+        check_ties(net, [net[0], net], Ignored(set(), set()))
+
+
 def test_ties_are_looked_for_behind_what_is_ignored() -> None:
     inner = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     inner[1].bias = inner[0].bias
     ignored = [inner[0].weight, inner[1].weight]
+    policy = runtime.ModuleWrapPolicy({nn.Linear})
     with pytest.raises(ValueError, match=r"'1\.bias' and '0\.bias' are one parameter"):
-        unit(
-            runtime,
-            inner,
-            ignored_states=ignored,
-            auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Linear}),
-        )
+        unit(runtime, inner, ignored_states=ignored, auto_wrap_policy=policy)
     inner = nn.Sequential(nn.Linear(2, 2))
     inner.own = inner[0].bias
     with pytest.raises(ValueError, match=r"^'own' and '0\.bias'"):
-        unit(runtime, inner, auto_wrap_policy=runtime.ModuleWrapPolicy({nn.Linear}))
+        unit(runtime, inner, auto_wrap_policy=policy)
 
 
 class OnMeta(nn.Module):
@@ -180,10 +175,7 @@ def test_what_has_values_keeps_them() -> None:
     unit(runtime, of_buffers)
     assert not of_buffers.c.is_meta
     ignored = OnMeta()
-    options: list[dict[str, Any]] = [
-        {"ignored_modules": [ignored]},
-        {"ignored_states": [ignored.a]},
-    ]
+    options = [{"ignored_modules": [ignored]}, {"ignored_states": [ignored.a]}]
     for given in options:
         real = nn.Linear(2, 2)
         if "ignored_states" in given:
@@ -208,3 +200,26 @@ def test_autocast_keeps_casts_again_after_a_forward(cache: bool) -> None:
         with pytest.raises(RuntimeError):
             model(torch.ones(2, 3))
         assert torch.is_autocast_cache_enabled() is cache
+
+
+def test_gradients_that_are_made_inside() -> None:
+    def made(api: Any) -> Any:
+        model = unit(api, nn.Linear(2, 2))
+        with api.FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+            model.weight.grad = torch.ones(2, 2)
+        return model.weight.grad is None
+
+    assert made(runtime) == made(fsdp)
+
+
+def test_changes_around_an_evaluation() -> None:
+    """A root of ``fully_shard`` keeps what an evaluation has gathered."""
+    model = fully_shard(nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        for value in (1.0, 2.0):
+            model(torch.ones(1, 2))
+            with runtime.summon_full_params(model, with_grads=True):
+                model.weight.fill_(value)
+                model(torch.ones(1, 2))
+            assert isinstance(model.weight, DTensor)
+            assert (model(torch.ones(1, 2)) == 2 * value).all()

@@ -1,7 +1,5 @@
 """Gradients that are not reduced yet, prefetching, and optimizers that are older than their model, on one rank."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -213,7 +211,7 @@ def test_an_older_optimizer() -> None:
         ({}, "both", "nothing"),
     ],
 )
-def test_mixed_parameters_are_stepped_one_by_one(
+def test_mixed_parameters_are_stepped_singly(
     options: dict[str, Any], kinds: str, expected: Any
 ) -> None:
     device = "cpu" if kinds == "on the cpu" else "meta"  # as an accelerator would

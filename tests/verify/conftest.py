@@ -1,7 +1,5 @@
 """Runs of the test programs, each done once however many tests look at it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,29 +1,24 @@
 """From the shape of a difference to its cause, on runs written down by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from fsdp_migrate.verify import causes
 from fsdp_migrate.verify.compare import Difference, compare
-from fsdp_migrate.verify.records import Rank, Run
+from fsdp_migrate.verify.records import Run
+
+from .written import rank
 
 
 def run(losses: list[float], norms: list[float], micro: int = 1, **how: object) -> Run:
     """Two ranks; each holds half of the gradient's square."""
-    rank = Rank(
-        rank=0,
-        losses=losses,
-        loss_steps=[index // micro + 1 for index in range(len(losses))],
-        squares=[norm**2 / 2 for norm in norms],
-        learning_rates=[[0.1]] * len(norms),
-        collectives={"reduce_scatter": 6},
-    )
-    rank = replace(rank, **how)  # type: ignore[arg-type]
-    return Run([rank, replace(rank, rank=1)], seconds=1.0)
+    given: dict[str, Any] = {"collectives": {"reduce_scatter": 6}, **how}
+    squares = [norm**2 / 2 for norm in norms]
+    ranks = [replace(rank(losses, n, micro), squares=squares, **given) for n in range(2)]
+    return Run(ranks, seconds=1.0)
 
 
 LOSSES, NORMS = [3.0, 2.0, 1.0], [1.0, 0.9, 0.8]
@@ -34,7 +29,7 @@ FOUR = run([3.0, 3.0, 2.0, 2.0], [1.0, 0.9], micro=2)
 
 def cause(one: Run, other: Run, buffers: str = "") -> str:
     found = causes.find(min(compare(one, other).differences, default=None), one, other, buffers)
-    return found[0].name if found else ""
+    return found.name if found else ""
 
 
 BF16 = {"dtype": "torch.bfloat16", "gradient_dtype": "torch.float32"}
@@ -84,5 +79,6 @@ def test_other_first_values_are_told_as_such() -> None:
         ("first buffers", "initial-buffers"),
     ):
         first = Difference(0, -1, -1, what, "enter.weight: by up to 1")
-        (found,) = causes.find(first, RIGHT, RIGHT, "")
+        found = causes.find(first, RIGHT, RIGHT, "")
+        assert found is not None
         assert found.name == expected

@@ -1,7 +1,5 @@
 """The comparison, on runs written down by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable
@@ -128,7 +126,7 @@ def test_the_json_is_the_contract() -> None:
 @pytest.fixture
 def shown(capsys: pytest.CaptureFixture[str]) -> Callable[[Verdict], list[str]]:
     def lines(result: Verdict) -> list[str]:
-        show(result, "stdout")
+        show(result)
         return capsys.readouterr().out.splitlines()
 
     return lines

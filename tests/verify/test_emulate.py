@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import emulation, launch, main
+from fsdp_migrate.verify import failures, launch, main
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.options import Recording
@@ -155,7 +155,7 @@ def test_what_programs_say_of_cuda(emulated: Emulated) -> None:
     ],
 )
 def test_a_failure_says_what_cuda_has_to_do_with_it(emulated: bool, reason: str, hint: str) -> None:
-    told = emulation.explain(ProgramFailed("original", reason, ""), emulated).reason
+    told = failures.with_cuda(ProgramFailed("original", reason, ""), emulated).reason
     assert told.startswith(reason)
     assert (hint in told) if hint else told == reason
 
@@ -169,4 +169,4 @@ def test_which_programs_need_cuda(tmp_path: Path) -> None:
         ("device = 'cuda' if torch.cuda.is_available() else 'cpu'\n", False),
     ):
         script.write_text(text)
-        assert emulation.needs_cuda(tmp_path) == needs
+        assert launch.needs_cuda(tmp_path) == needs

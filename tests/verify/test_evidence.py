@@ -1,7 +1,5 @@
 """A verdict is a proof only if the rewritten files ran: not so where an installation leads back to the original."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

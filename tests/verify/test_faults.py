@@ -1,7 +1,5 @@
 """What a program does to its machine: nothing of it is left, and its end is told rightly."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -51,11 +49,9 @@ def left(folder: Path) -> list[str]:
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if (
-                os.fsencode(str(folder)) in path.read_bytes()
-                and int(path.parent.name) != os.getpid()
-            ):
-                found.append(path.parent.name)
+            pid, is_left = path.parent.name, os.fsencode(str(folder)) in path.read_bytes()
+            if is_left and int(pid) != os.getpid():
+                found.append(pid)
         except OSError:
             continue
     return found

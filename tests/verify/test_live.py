@@ -1,7 +1,5 @@
 """What is said while programs run: how far they are, and the first difference with what it begins with."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -109,7 +107,7 @@ def test_a_step_counts_when_every_rank_has_finished_it(tmp_path: Path) -> None:
 def test_how_far_it_is_shows_on_a_terminal_only(
     terminal: bool, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    monkeypatch.setattr(command, "is_terminal", lambda stream: terminal)
+    monkeypatch.setattr(command, "is_terminal", lambda: terminal)
     progress = command._Progress()
     progress.stage("running the original program")
     progress.now("original: step 3")

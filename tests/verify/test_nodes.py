@@ -1,7 +1,5 @@
 """Several nodes, which one machine plays: each runs `verify`, and their records meet in a folder."""
 
-from __future__ import annotations
-
 import json
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """The report: one file that needs nothing, shows both curves and lets no text become markup."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace
@@ -26,7 +24,7 @@ def verdict(one: Run, other: Run) -> Verdict:
     return replace(
         both,
         parameters={"enter.weight": 0.0, EVIL: 0.25},
-        causes=find(both.first, one, other, ""),
+        cause=find(both.first, one, other, ""),
         uncompared=[EVIL],
         notes=[EVIL],
         diff=DIFF,

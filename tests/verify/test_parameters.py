@@ -1,7 +1,5 @@
 """The last values, and the models that a recorder finds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

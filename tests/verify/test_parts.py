@@ -1,7 +1,5 @@
 """The parts of `verify` that need no processes of their own, or one small one."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -31,9 +29,7 @@ SPAWNS_NOT = [
 
 
 @pytest.mark.parametrize("text", SPAWNS + SPAWNS_NOT)
-def test_auto_chooses_python_for_a_program_that_starts_its_own_ranks(
-    text: str, tmp_path: Path
-) -> None:
+def test_auto_is_python_for_a_program_that_starts_ranks(text: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(text)
     expected = "python" if text in SPAWNS else "torchrun"
@@ -41,9 +37,7 @@ def test_auto_chooses_python_for_a_program_that_starts_its_own_ranks(
     assert launch.choose("torchrun", script) == "torchrun"
 
 
-def test_a_program_runs_in_a_copy_of_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_runs_in_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "repo"
     (source / "pkg").mkdir(parents=True)
     (source / ".git").mkdir()

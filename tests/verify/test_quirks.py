@@ -1,7 +1,5 @@
 """What a run needed of `like_fsdp1`: told line by line, over all ranks, with the edit that follows."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from pathlib import Path
@@ -48,8 +46,8 @@ def told(folder: Path, *ranks: list[dict[str, Any]]) -> list[str]:
 def test_what_nothing_needed_may_go(tmp_path: Path) -> None:
     idle = record("train.py:4", zero_gradients=(0, []))
     assert told(tmp_path, [idle], [idle]) == [
-        "train.py:4 like_fsdp1(model): nothing: the line may go (dedent its block), "
-        "where no code compares names of classes"
+        "train.py:4 like_fsdp1(model): this run needed nothing of it, so you may remove the line and dedent its block, "
+        "unless code compares names of classes"
     ]
     assert told(tmp_path, [], []) == []
 
@@ -58,8 +56,8 @@ def test_a_quirk_is_needed_if_any_rank_needed_it(tmp_path: Path) -> None:
     one = record("train.py:4", zero_gradients=(3, ["a", "b"]), whole_state_dicts=(2, ["saved"]))
     other = record("train.py:4", zero_gradients=(9, ["b", "c", "d"]))
     assert told(tmp_path, [one], [other]) == [
-        "train.py:4 like_fsdp1(model): zero gradients for 4 parameters (a, b, c, ...); 2 whole state dicts; "
-        "nothing else: `like_fsdp1(model, interface=False)` says so"
+        "train.py:4 like_fsdp1(model): zero gradients for 4 parameters (a, b, c, ...); 2 whole state dicts. "
+        "This run needed no more of it, so you may write `like_fsdp1(model, interface=False)`"
     ]
 
 
@@ -67,7 +65,7 @@ def test_of_several_models_of_one_line_the_one_with_most_counts(tmp_path: Path) 
     one = record("train.py:4", whole_state_dicts=(1, []))
     two = record("train.py:4", whole_state_dicts=(2, []))
     assert told(tmp_path, [one, two], [one, two])[0].startswith(
-        "train.py:4 like_fsdp1(model): 2 whole state dicts; nothing else"
+        "train.py:4 like_fsdp1(model): 2 whole state dicts. This run needed no more"
     )
 
 
@@ -75,8 +73,8 @@ def test_what_is_switched_off_stays_so_and_a_flag_is_replaced(tmp_path: Path) ->
     one = record("train.py:8", "class_names", zero_gradients=(1, ["head.weight"]))
     assert told(tmp_path, [one]) == [
         "train.py:8 runtime.like_fsdp1(self.model, class_names=False, interface=keeps): zero gradients for "
-        "1 parameter (head.weight); nothing else: `runtime.like_fsdp1(self.model, class_names=False, "
-        "whole_state_dicts=False, interface=False)` says so"
+        "1 parameter (head.weight). This run needed no more of it, so you may write `runtime.like_fsdp1(self.model, "
+        "class_names=False, whole_state_dicts=False, interface=False)`"
     ]
 
 
@@ -98,28 +96,30 @@ def test_there_are_words_for_every_quirk() -> None:
 @pytest.mark.ranks
 @pytest.mark.usefixtures("forked")
 def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -> None:
-    original, migrated = (programs / "kept" / name for name in ("train_original.py", "train.py"))
+    script = programs / "kept" / "train.py"
     files = {name: tmp_path / name for name in ("json", "summary")}
     options = [part for name, file in files.items() for part in (f"--{name}", str(file))]
-    arguments = [str(original), "--migrated", str(migrated), "--device", "cpu", *options]
+    arguments = [str(script), "--device", "cpu", *options]
     result = CliRunner().invoke(verify_command, [*arguments, "--tolerance", "0"])
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[-1].startswith("same: 3 losses on 2 ranks bitwise equal")
     assert lines[-4].startswith(
-        "train.py:23 like_fsdp1(model): zero gradients for 2 parameters (aux.weight, aux.bias); 1 whole state dict; "
-        "1 name of FSDP1's interface (module); nothing else: `like_fsdp1(model, older_optimizers=False, "
+        "train.py:22 like_fsdp1(model): zero gradients for 2 parameters (aux.weight, aux.bias); 1 whole state dict; "
+        "1 name of FSDP1's interface (module). This run needed no more of it, so you may write "
+        "`like_fsdp1(model, older_optimizers=False, "
     )
-    idle = "nothing: the line may go (dedent its block), where no code compares names of classes"
-    assert lines[-3:-1] == [
-        f"train.py:25 like_fsdp1(teacher, class_names=False): {idle}",
-        f"train.py:27 like_fsdp1(reference): {idle}",
-    ]
+    for line, place in zip(
+        lines[-3:-1], ("25 like_fsdp1(teacher)", "28 like_fsdp1(reference)"), strict=True
+    ):
+        assert line.startswith(
+            f"train.py:{place}: this run needed nothing of it, so you may remove"
+        )
     model, *others = json.loads(files["json"].read_text())["quirks"]
     assert set(model["acted"]) == {"zero_gradients", "whole_state_dicts", "interface"}
-    assert (model["place"], model["may_go"]) == ("train.py:23", False)
+    assert (model["place"], model["may_go"]) == ("train.py:22", False)
     assert [other["may_go"] for other in others] == [True, True]
-    assert "nothing: the line may go" in files["summary"].read_text()
+    assert "this run needed nothing of it" in files["summary"].read_text()
 
 
 @pytest.mark.ranks

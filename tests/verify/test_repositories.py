@@ -1,7 +1,5 @@
 """`verify` on a whole repository: what is copied, what is linked, where the program runs and writes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -16,7 +14,7 @@ from fsdp_migrate.verify import Unverifiable, folders, main
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.main import verify
 
-TRAPS = Path(__file__).parent / "programs" / "traps"
+PROGRAMS = Path(__file__).parent / "programs"
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -138,12 +136,12 @@ def test_more_ranks_than_devices_name_the_way_out(repository: Path) -> None:
 @pytest.mark.ranks
 @pytest.mark.usefixtures("forked")
 def test_a_repository_end_to_end(repository: Path, tmp_path: Path) -> None:
-    text = (TRAPS / "full.py").read_text()
+    text = (PROGRAMS / "trap.py").read_text()
     reads = 'from pathlib import Path\n\nassert Path("data/train.txt").read_text() == "42"\n'
     writes = 'Path("out").mkdir(exist_ok=True)\nPath("out/new.txt").write_text("new")\n'
     body = text.replace("import contextlib\n", f"import contextlib\n{reads}{writes}", 1)
     (repository / ENTRY).write_text(body)
-    (repository / "scripts" / "parts.py").write_text((TRAPS / "parts.py").read_text())
+    (repository / "scripts" / "task.py").write_text((PROGRAMS / "task.py").read_text())
     before = names(repository)
     summary, result = tmp_path / "summary.md", tmp_path / "it.json"
     arguments = [repository, "--entry", ENTRY, "--link", "data", "--launcher", "python"]

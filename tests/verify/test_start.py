@@ -1,7 +1,5 @@
 """The first values: what is the same, what is taken over, and what is a fault."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

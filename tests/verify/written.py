@@ -1,7 +1,5 @@
 """Runs and verdicts that are written down by hand."""
 
-from __future__ import annotations
-
 from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.records import Rank, Run
 from fsdp_migrate.verify.verdict import Verdict

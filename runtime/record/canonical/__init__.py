@@ -6,8 +6,6 @@ both programs add in one defined way, and every difference that remains has anot
 (`norms`) in fp64; the gradient of a tensor that several units read (`inputs`) one use after the other.
 """
 
-from __future__ import annotations
-
 from .. import imports
 
 

@@ -8,8 +8,6 @@ and after the sum; the first is a power of two, so dividing by it loses nothing:
 of ranks. (With HYBRID_SHARD only where the number of shards is a power of two: FSDP2 averages twice.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ There the order of a sum shows in the sixteenth digit, and the norm is rounded t
 FSDP1's method, torch's function and the runtime's then scale by the same factor.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterable

@@ -8,8 +8,6 @@ numbers instead of two, a copy to the device is none, and autocast has the CPU's
 torch.compile are off, as both would make tensors past the emulation.
 """
 
-from __future__ import annotations
-
 from .. import imports
 
 

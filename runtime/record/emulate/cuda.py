@@ -1,7 +1,5 @@
 """`torch.cuda`: what it says of devices, memory and streams."""
 
-from __future__ import annotations
-
 import time
 import types
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """`torch.device` and `torch.Generator`: what the program calls CUDA is the CPU for torch's own code."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

@@ -1,25 +1,12 @@
 """Gradients of several backwards, with and without `no_sync`."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 
 import torch
 
 from ..registry import cannot, each, holds
-from .common import (
-    batches,
-    close,
-    counted_collectives,
-    enter,
-    error,
-    full,
-    gradients,
-    in_blocks,
-    layers,
-    train,
-)
+from . import common
 from .process_groups import two_by_two
 
 
@@ -32,23 +19,23 @@ def accumulate(model: Any, synced: str, inputs: list[torch.Tensor]) -> None:
 
 def accumulated(api: Any, synced: str) -> Any:
     """Gradients of several backwards, which are those of one over all of the batches."""
-    inputs = batches(len(synced))
-    reference = in_blocks(api)
+    inputs = common.batches(len(synced))
+    reference = common.in_blocks(api)
     reference(torch.cat(inputs)).pow(2).mean().backward()
-    model = in_blocks(api)
-    with counted_collectives() as collectives:
+    model = common.in_blocks(api)
+    with common.counted_collectives() as collectives:
         accumulate(model, synced, inputs)
-    expected, found = gradients(api, reference), gradients(api, model)
-    assert close(expected, found)
+    expected, found = common.gradients(api, reference), common.gradients(api, model)
+    assert common.close(expected, found)
     return found, dict(sorted(collectives.items()))
 
 
 def as_of_one_backward(api: Any, model: Any, x: torch.Tensor) -> Any:
     """A model's gradients, which are those of one backward alone."""
-    alone = in_blocks(api)
+    alone = common.in_blocks(api)
     alone(x).pow(2).mean().backward()
-    found = gradients(api, model)
-    assert close(found, gradients(api, alone))
+    found = common.gradients(api, model)
+    assert common.close(found, common.gradients(api, alone))
     return found
 
 
@@ -89,12 +76,12 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 
 @each(OPTIONS)
 def with_options(api: Any, options: Any) -> Any:
-    model = in_blocks(api, **options(api))
+    model = common.in_blocks(api, **options(api))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with counted_collectives() as collectives:
-        accumulate(model, "nns", batches(3))
+    with common.counted_collectives() as collectives:
+        accumulate(model, "nns", common.batches(3))
     optimizer.step()
-    return full(api, model), dict(sorted(collectives.items()))
+    return common.full(api, model), dict(sorted(collectives.items()))
 
 
 @holds(tolerance=1e-6)
@@ -107,25 +94,25 @@ def with_no_shard(api: Any) -> Any:
 def hybrid(api: Any) -> Any:
     """`no_sync` works with HYBRID_SHARD."""
     model = two_by_two(api, sharding_strategy=api.ShardingStrategy.HYBRID_SHARD)
-    accumulate(model, "nns", batches(3))
-    return gradients(api, model)
+    accumulate(model, "nns", common.batches(3))
+    return common.gradients(api, model)
 
 
 @holds()
 def around_backward_only(api: Any) -> Any:
     """What counts is whether backward runs inside of `no_sync`; forward may run outside."""
-    model, (first, second) = in_blocks(api), batches(2)
+    model, (first, second) = common.in_blocks(api), common.batches(2)
     loss = model(first).pow(2).mean()
     with model.no_sync():
         loss.backward()
     model(second).pow(2).mean().backward()
-    return gradients(api, model)
+    return common.gradients(api, model)
 
 
 @holds()
 def around_forward_only(api: Any) -> Any:
     """`no_sync` around forward alone does nothing."""
-    model, (x,) = in_blocks(api), batches(1)
+    model, (x,) = common.in_blocks(api), common.batches(1)
     with model.no_sync():
         loss = model(x).pow(2).mean()
     loss.backward()
@@ -135,13 +122,13 @@ def around_forward_only(api: Any) -> Any:
 @holds()
 def two_periods(api: Any) -> Any:
     """Training that accumulates over two batches a step, twice."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     for period in range(2):
         optimizer.zero_grad()
-        accumulate(model, "ns", batches(4)[2 * period : 2 * period + 2])
+        accumulate(model, "ns", common.batches(4)[2 * period : 2 * period + 2])
         optimizer.step()
-    return full(api, model)
+    return common.full(api, model)
 
 
 def clear(model: Any, optimizer: Any) -> None:
@@ -166,7 +153,7 @@ LEFT_OVER: dict[str, tuple[Any, ...]] = {
 
 @each(LEFT_OVER)
 def left_over(api: Any, drop: Any) -> Any:
-    model, (first, second) = in_blocks(api), batches(2)
+    model, (first, second) = common.in_blocks(api), common.batches(2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     accumulate(model, "n", [first])
     drop(model, optimizer)
@@ -177,24 +164,24 @@ def left_over(api: Any, drop: Any) -> Any:
 @holds()
 def gradients_set_to_zero(api: Any) -> Any:
     """`zero_grad(set_to_none=False)` leaves zeros, to which the next backward adds."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     results = []
-    for x in batches(3):
+    for x in common.batches(3):
         model(x).pow(2).mean().backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
-        results.append(gradients(api, model))
+        results.append(common.gradients(api, model))
     assert all(g is not None and not g.any() for g in results[0].values())
-    return results, full(api, model)
+    return results, common.full(api, model)
 
 
 @holds()
 def only_the_root(api: Any) -> Any:
     """`no_sync` of a unit inside of another one is an error."""
-    model = in_blocks(api)
-    model(*batches(1))
-    text = error(lambda: enter(model.blocks[0].no_sync()))
+    model = common.in_blocks(api)
+    model(*common.batches(1))
+    text = common.error(lambda: common.enter(model.blocks[0].no_sync()))
     assert "not supported" in text
     return text
 
@@ -202,25 +189,25 @@ def only_the_root(api: Any) -> Any:
 @holds()
 def no_sync_in_no_sync(api: Any) -> Any:
     """Inside of itself `no_sync` lasts until the outer one is left."""
-    model, inputs = in_blocks(api), batches(3)
+    model, inputs = common.in_blocks(api), common.batches(3)
     with model.no_sync():
         with model.no_sync():
             model(inputs[0]).pow(2).mean().backward()
         model(inputs[1]).pow(2).mean().backward()
     model(inputs[2]).pow(2).mean().backward()
-    return gradients(api, model)
+    return common.gradients(api, model)
 
 
 @holds()
 def an_error_inside(api: Any) -> Any:
     """After an error inside of `no_sync`, gradients are reduced again."""
-    model, (x,) = in_blocks(api), batches(1)
+    model, (x,) = common.in_blocks(api), common.batches(1)
 
     def fail() -> None:
         with model.no_sync():
             raise KeyError("mine")
 
-    text = error(fail)
+    text = common.error(fail)
     model(x).pow(2).mean().backward()
     return text, as_of_one_backward(api, model, x)
 
@@ -229,9 +216,9 @@ def an_error_inside(api: Any) -> Any:
 def in_low_precision(api: Any) -> Any:
     """Gradients that are computed and reduced in bfloat16 add up in it."""
     precision = api.MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    model = in_blocks(api, mixed_precision=precision)
-    accumulate(model, "nns", batches(3))
-    return gradients(api, model)
+    model = common.in_blocks(api, mixed_precision=precision)
+    accumulate(model, "nns", common.batches(3))
+    return common.gradients(api, model)
 
 
 @holds()
@@ -239,17 +226,17 @@ def no_sync_with_units_that_are_not_used(api: Any) -> Any:
     """A unit that only some of the backwards use keeps what these gave it."""
 
     use = [True]
-    choosing = layers(
+    choosing = common.layers(
         lambda m, x: m.sometimes(m.always(x)) if use[0] else m.always(x),
         always=(4, 4),
         sometimes=(4, 4),
     )
     model = api.FSDP(choosing, auto_wrap_policy=api.wrap.always_wrap_policy, use_orig_params=True)
-    first, second = batches(2)
+    first, second = common.batches(2)
     accumulate(model, "s", [first])
     use[0] = False
     accumulate(model, "s", [second])
-    found = gradients(api, model)
+    found = common.gradients(api, model)
     assert found["sometimes.weight"] is not None
     return found
 
@@ -257,16 +244,16 @@ def no_sync_with_units_that_are_not_used(api: Any) -> Any:
 @holds()
 def training_goes_on(api: Any) -> Any:
     """After accumulation a model trains as before."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    accumulate(model, "nns", batches(3))
+    accumulate(model, "nns", common.batches(3))
     optimizer.step()
-    return train(model, optimizer), full(api, model)
+    return common.train(model, optimizer), common.full(api, model)
 
 
 @cannot("FSDP2 keeps gradients that are not reduced yet apart from the parameters")
 def gradients_inside_of_no_sync(api: Any) -> Any:
     """Inside of `no_sync` each parameter's gradient is this rank's whole one."""
-    model = in_blocks(api)
-    accumulate(model, "n", batches(1))
+    model = common.in_blocks(api)
+    accumulate(model, "n", common.batches(1))
     return [p.grad.abs().sum().item() for p in model.parameters() if p.grad is not None]

@@ -1,7 +1,5 @@
 """`clip_grad_norm_`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

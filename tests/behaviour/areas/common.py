@@ -1,7 +1,5 @@
 """What the areas share: small models, what a model holds, and what a call says."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import warnings

@@ -1,7 +1,5 @@
 """`ShardedGradScaler`."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

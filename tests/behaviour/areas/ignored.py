@@ -1,7 +1,5 @@
 """Ignored modules and parameters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

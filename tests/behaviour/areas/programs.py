@@ -1,7 +1,5 @@
 """Programs that the tool has migrated: on the bridge with other imports, in place with `fully_shard` on their own modules."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path

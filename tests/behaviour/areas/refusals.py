@@ -1,7 +1,5 @@
 """What no FSDP2 program can have, and is refused with an error that names the rule."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch.distributed as dist

@@ -17,27 +17,12 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from ..registry import holds
-from .common import (
-    Block,
-    Tied,
-    batches,
-    cloned,
-    close,
-    error,
-    full,
-    in_blocks,
-    initial,
-    layers,
-    net,
-    said,
-    state_of,
-    train,
-)
+from . import common
 
 
 def other(api: Any, **options: Any) -> Any:
     """A model with other values."""
-    model = in_blocks(api, **options)
+    model = common.in_blocks(api, **options)
     with api.FSDP.summon_full_params(model), torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(0.125)
@@ -50,21 +35,24 @@ def keys_and_values(api: Any) -> Any:
     the buffers that do not persist."""
     results = []
     for use_orig_params in (True, False):
-        model, plain = in_blocks(api, use_orig_params=use_orig_params), net().state_dict()
-        for state in (model.state_dict(), state_of(api, model, "FULL_STATE_DICT")):
+        model, plain = (
+            common.in_blocks(api, use_orig_params=use_orig_params),
+            common.net().state_dict(),
+        )
+        for state in (model.state_dict(), common.state_of(api, model, "FULL_STATE_DICT")):
             assert list(state) == list(plain)
             assert "cache" not in state
             assert all(torch.equal(state[name], plain[name]) for name in plain)
-            results.append((type(state).__name__, cloned(state)))
+            results.append((type(state).__name__, common.cloned(state)))
     return results
 
 
 @holds()
 def no_shard(api: Any) -> Any:
     """NO_SHARD gives whole tensors, to all ranks, whatever the type and its settings, and a warning says so."""
-    model = in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
+    model = common.in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
     states: list[Any] = []
-    texts = said(lambda: states.append(model.state_dict()))
+    texts = common.said(lambda: states.append(model.state_dict()))
     with api.FSDP.state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT):
         states.append(model.state_dict())
     config = api.FullStateDictConfig(rank0_only=True)
@@ -77,77 +65,79 @@ def no_shard(api: Any) -> Any:
 @holds()
 def a_plain_root(api: Any) -> Any:
     """A module that is no unit gives the whole tensors of the units in it, and takes them."""
-    model, again = net(), net()
+    model, again = common.net(), common.net()
     for each in (model, again):
         for i, block in enumerate(each.blocks):
             each.blocks[i] = api.FSDP(block)
-    losses = train(model, torch.optim.SGD(model.blocks.parameters(), lr=0.1))
+    losses = common.train(model, torch.optim.SGD(model.blocks.parameters(), lr=0.1))
     state = model.state_dict()
     again.load_state_dict(state)
-    assert close(full(api, model), full(api, again))
-    return losses, list(state), cloned(state)
+    assert common.close(common.full(api, model), common.full(api, again))
+    return losses, list(state), common.cloned(state)
 
 
 @holds()
 def loading(api: Any) -> Any:
     """`load_state_dict` brings back parameters and buffers, of a model that was trained."""
     for options in ({}, {"cpu_offload": api.CPUOffload(offload_params=True)}):
-        model, again = in_blocks(api, **options), other(api, **options)
-        train(model)
+        model, again = common.in_blocks(api, **options), other(api, **options)
+        common.train(model)
         model.scale.fill_(0.75)
         result = again.load_state_dict(model.state_dict())
-        assert close(full(api, model), full(api, again))
+        assert common.close(common.full(api, model), common.full(api, again))
         assert again.scale.tolist() == [0.75] * 3
-    return str(result), full(api, again), train(again)
+    return str(result), common.full(api, again), common.train(again)
 
 
 @holds()
 def loading_after_backward(api: Any) -> Any:
     """A model that has gradients can save and load too."""
-    model, again = in_blocks(api), other(api)
+    model, again = common.in_blocks(api), other(api)
     for each in (model, again):
-        each(*batches(1)).sum().backward()
+        each(*common.batches(1)).sum().backward()
     again.load_state_dict(model.state_dict())
-    assert close(full(api, model), full(api, again))
-    return full(api, again), again(*batches(1)).detach()
+    assert common.close(common.full(api, model), common.full(api, again))
+    return common.full(api, again), again(*common.batches(1)).detach()
 
 
 @holds()
 def loading_into_another(api: Any) -> Any:
     """A model without FSDP takes the state, and gives one; so does a model of other units, and one that reads what
     `torch.save` wrote."""
-    model, file = in_blocks(api), io.BytesIO()
-    train(model)
+    model, file = common.in_blocks(api), io.BytesIO()
+    common.train(model)
     torch.save(model.state_dict(), file)
     file.seek(0)
-    plain = net()
+    plain = common.net()
     plain.load_state_dict(model.state_dict())
-    assert close(full(api, model), {n: p.detach() for n, p in plain.named_parameters()})
+    assert common.close(
+        common.full(api, model), {n: p.detach() for n, p in plain.named_parameters()}
+    )
     policy = api.wrap.always_wrap_policy
     for again, state in (
         (other(api), torch.load(file)),
         (other(api), plain.state_dict()),
-        (api.FSDP(net(), auto_wrap_policy=policy), model.state_dict()),
+        (api.FSDP(common.net(), auto_wrap_policy=policy), model.state_dict()),
     ):
         again.load_state_dict(state)
-        assert close(full(api, model), full(api, again))
-    return full(api, model)
+        assert common.close(common.full(api, model), common.full(api, again))
+    return common.full(api, model)
 
 
 @holds()
 def missing_and_unexpected_keys(api: Any) -> Any:
     """Missing and unexpected keys are an error, or with `strict=False` the result, by their clean names; a tensor of
     another shape is an error that names it."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     state = {**model.state_dict(), "more": torch.ones(1)}
     del state["blocks.0.up.bias"], state["head.weight"]
     result = model.load_state_dict(state, strict=False)
     assert result.unexpected_keys == ["more"]
     assert result.missing_keys == ["blocks.0.up.bias", "head.weight"]
-    texts = [error(lambda: model.load_state_dict(state))]
+    texts = [common.error(lambda: model.load_state_dict(state))]
     assert "blocks.0.up.bias" in texts[0]
     other_shape = {**model.state_dict(), "head.bias": torch.ones(5)}
-    texts.append(error(lambda: model.load_state_dict(other_shape)))
+    texts.append(common.error(lambda: model.load_state_dict(other_shape)))
     assert "head.bias" in texts[1]
     return [text.split(":")[0] for text in texts]
 
@@ -155,7 +145,7 @@ def missing_and_unexpected_keys(api: Any) -> Any:
 @holds()
 def prefixes(api: Any) -> Any:
     """`prefix` comes before every name; `destination` is filled and given back."""
-    model, place = in_blocks(api), {"own": torch.ones(1)}
+    model, place = common.in_blocks(api), {"own": torch.ones(1)}
     state = model.state_dict(prefix="before.")
     assert all(name.startswith("before.") for name in state)
     assert model.state_dict(destination=place) is place
@@ -165,18 +155,18 @@ def prefixes(api: Any) -> Any:
 @holds()
 def the_state_of_a_unit(api: Any) -> Any:
     """A unit inside of a model has a state of its own, and takes it."""
-    model, again = in_blocks(api), other(api)
-    train(model)
+    model, again = common.in_blocks(api), other(api)
+    common.train(model)
     state = model.blocks[0].state_dict()
     assert list(state) == ["up.weight", "up.bias", "down.weight", "down.bias"]
     again.blocks[0].load_state_dict(state)
-    return cloned(state), full(api, again)
+    return common.cloned(state), common.full(api, again)
 
 
 @holds()
 def the_state_of_the_wrapped_module(api: Any) -> Any:
     """`model.module.state_dict()` has the names of the parameters below the root, those of inner units whole."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     state = model.module.state_dict()
     inner = {n: t.clone() for n, t in state.items() if n.startswith("blocks.")}
     assert len(inner) == 8
@@ -186,9 +176,9 @@ def the_state_of_the_wrapped_module(api: Any) -> Any:
 @holds()
 def ignored_parameters(api: Any) -> Any:
     """Ignored parameters and buffers are in the state as they are, in the same memory."""
-    model = net()
+    model = common.net()
     head = model.head
-    model = in_blocks(api, model, ignored_modules=[head])
+    model = common.in_blocks(api, model, ignored_modules=[head])
     for _ in range(2):
         state = model.state_dict()
         assert state["head.weight"].data_ptr() == head.weight.data_ptr()
@@ -199,24 +189,24 @@ def ignored_parameters(api: Any) -> Any:
 @holds()
 def the_state_is_a_copy(api: Any) -> Any:
     """What was saved does not change while the model trains on; it can be deep-copied and loaded again."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     state = model.state_dict()
-    saved, copied = cloned(state), copy.deepcopy(state)
-    train(model)
+    saved, copied = common.cloned(state), copy.deepcopy(state)
+    common.train(model)
     state, saved = ({n: t for n, t in s.items() if n != "scale"} for s in (state, saved))
-    assert close(state, saved)
+    assert common.close(state, saved)
     model.load_state_dict(copied)
-    assert close(full(api, model), initial())
-    return saved, full(api, model)
+    assert common.close(common.full(api, model), common.initial())
+    return saved, common.full(api, model)
 
 
 @holds()
 def saving_does_not_disturb(api: Any) -> Any:
     """Saving between forward and backward, and between steps, does not change the training."""
-    model, plain = in_blocks(api), in_blocks(api)
+    model, plain = common.in_blocks(api), common.in_blocks(api)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
-    for x in batches(2):
+    for x in common.batches(2):
         optimizer.zero_grad()
         model.state_dict()
         loss = model(x).pow(2).mean()
@@ -224,8 +214,8 @@ def saving_does_not_disturb(api: Any) -> Any:
         loss.backward()
         model.state_dict()
         optimizer.step()
-    assert losses == train(plain)
-    return losses, full(api, model)
+    assert losses == common.train(plain)
+    return losses, common.full(api, model)
 
 
 @holds()
@@ -233,13 +223,13 @@ def optimizers_go_on_after_loading(api: Any) -> Any:
     """After loading, its own state or another, a model goes on training, with the same optimizer."""
     results = []
     for own in (True, False):
-        model = in_blocks(api)
+        model = common.in_blocks(api)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-        losses = train(model, optimizer)
-        model.load_state_dict((model if own else net()).state_dict())
-        losses += train(model, optimizer)
-        assert not close(full(api, model), initial())
-        results.append((losses, full(api, model)))
+        losses = common.train(model, optimizer)
+        model.load_state_dict((model if own else common.net()).state_dict())
+        losses += common.train(model, optimizer)
+        assert not common.close(common.full(api, model), common.initial())
+        results.append((losses, common.full(api, model)))
     return results
 
 
@@ -247,25 +237,25 @@ def optimizers_go_on_after_loading(api: Any) -> Any:
 def tied_parameters(api: Any) -> Any:
     """Tied parameters are in the state under both names, and load."""
     torch.manual_seed(1)
-    model, again = in_blocks(api, Tied()), in_blocks(api, Tied())
+    model, again = common.in_blocks(api, common.Tied()), common.in_blocks(api, common.Tied())
     state = model.state_dict()
     assert torch.equal(state["embed.weight"], state["out.weight"])
     again.load_state_dict(state)
-    assert close(full(api, model), full(api, again))
-    return cloned(state)
+    assert common.close(common.full(api, model), common.full(api, again))
+    return common.cloned(state)
 
 
 @holds()
 def shared_modules(api: Any) -> Any:
     """A module that is registered twice in a unit, and a parameter that is, are there under both names."""
 
-    shared = layers(lambda m, x: m.second(m.first(x)), first=(4, 4))
+    shared = common.layers(lambda m, x: m.second(m.first(x)), first=(4, 4))
     shared.second = shared.first
     shared.one = shared.two = nn.Parameter(torch.ones(3))
     state = api.FSDP(shared).state_dict()
     assert torch.equal(state["first.weight"], state["second.weight"])
     assert torch.equal(state["one"], state["two"])
-    return cloned(state)
+    return common.cloned(state)
 
 
 @holds()
@@ -273,14 +263,14 @@ def activation_checkpoints(api: Any) -> Any:
     """Activation checkpoint wrappers do not show in the names, whether they were put on before or after."""
     names = []
     for after in (False, True):
-        model = net()
+        model = common.net()
         if after:
-            model = in_blocks(api, model)
+            model = common.in_blocks(api, model)
         apply_activation_checkpointing(model, check_fn=lambda m: type(m) is nn.Linear)
         if not after:
-            model = in_blocks(api, model)
+            model = common.in_blocks(api, model)
         state = model.state_dict()
-        assert list(state) == list(net().state_dict())
+        assert list(state) == list(common.net().state_dict())
         model.load_state_dict(state)
         names.append(list(state))
     return names
@@ -289,7 +279,7 @@ def activation_checkpoints(api: Any) -> Any:
 @holds()
 def a_model_without_units(api: Any) -> Any:
     """A model without units has no type; setting one gives back none."""
-    model = net()
+    model = common.net()
     assert api.FSDP.get_state_dict_type(model) is None
     before = api.FSDP.set_state_dict_type(model, api.StateDictType.SHARDED_STATE_DICT)
     return before.state_dict_type, {n: type(t).__name__ for n, t in model.state_dict().items()}
@@ -299,15 +289,15 @@ def a_model_without_units(api: Any) -> Any:
 def torchs_state_dict_functions(api: Any) -> Any:
     """`get_model_state_dict` gives clean names and whole tensors, or without options shards, of which the type differs, and
     `set_model_state_dict` takes them."""
-    model = in_blocks(api)
-    train(model)
+    model = common.in_blocks(api)
+    common.train(model)
     for options in (None, StateDictOptions(full_state_dict=True)):
         again = other(api)
         state = get_model_state_dict(model, options=options)
-        assert list(state) == list(net().state_dict())
-        saved = cloned(state)
+        assert list(state) == list(common.net().state_dict())
+        saved = common.cloned(state)
         set_model_state_dict(again, state, options=options)  # of FSDP2 it changes what it is given
-        assert close(full(api, model), full(api, again))
+        assert common.close(common.full(api, model), common.full(api, again))
     return saved
 
 
@@ -315,7 +305,7 @@ def torchs_state_dict_functions(api: Any) -> Any:
 def hooks_of_the_wrapped_module(api: Any) -> Any:
     """A subclass of a module that changes its own state dict is asked."""
 
-    class Renaming(Block):
+    class Renaming(common.Block):
         def state_dict(self, *args: Any, **kwargs: Any) -> Any:
             found = super().state_dict(*args, **kwargs)
             found[kwargs.get("prefix", "") + "version"] = torch.tensor(2)
@@ -329,7 +319,7 @@ def hooks_of_the_wrapped_module(api: Any) -> Any:
 @holds()
 def registered_hooks(api: Any) -> Any:
     """State dict hooks that are registered on units and on modules in them run."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
 
     def add(module: nn.Module, state: Any, prefix: str, metadata: Any) -> None:
         state[prefix + "hooked"] = torch.ones(1)
@@ -343,19 +333,19 @@ def registered_hooks(api: Any) -> Any:
 @holds()
 def deprecation(api: Any) -> Any:
     """`state_dict_type` and `set_state_dict_type` warn that they are deprecated."""
-    model, types = in_blocks(api), api.StateDictType
-    return said(lambda: api.FSDP.set_state_dict_type(model, types.FULL_STATE_DICT))
+    model, types = common.in_blocks(api), api.StateDictType
+    return common.said(lambda: api.FSDP.set_state_dict_type(model, types.FULL_STATE_DICT))
 
 
 @holds()
 def parts_that_are_skipped(api: Any) -> Any:
     """A part that is attached after wrapping keeps its own entry."""
-    model = net()
+    model = common.net()
     head = model.head
     del model.head
-    wrapped = in_blocks(api, model)
+    wrapped = common.in_blocks(api, model)
     wrapped.module.head = head
-    return sorted(wrapped.state_dict()), train(wrapped)
+    return sorted(wrapped.state_dict()), common.train(wrapped)
 
 
 @holds(ranks=4)
@@ -368,11 +358,11 @@ def small_parameters_over_four_ranks(api: Any) -> Any:
     for kind in (types.FULL_STATE_DICT, types.SHARDED_STATE_DICT):
         with api.FSDP.state_dict_type(model, kind), api.FSDP.state_dict_type(again, kind):
             again.load_state_dict(model.state_dict())
-        assert close(full(api, model), full(api, again))
+        assert common.close(common.full(api, model), common.full(api, again))
         with api.FSDP.summon_full_params(again), torch.no_grad():
             for parameter in again.parameters():
                 parameter.zero_()
-    return full(api, model)
+    return common.full(api, model)
 
 
 @holds()
@@ -380,14 +370,14 @@ def one_rank(api: Any) -> Any:
     """Over a group of one rank whole and sharded states are whole tensors, and load."""
     types = api.StateDictType
     mine = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
-    model, again = in_blocks(api, process_group=mine), other(api, process_group=mine)
-    train(model)
+    model, again = common.in_blocks(api, process_group=mine), other(api, process_group=mine)
+    common.train(model)
     kinds = []
     for kind in (types.FULL_STATE_DICT, types.SHARDED_STATE_DICT):
         with api.FSDP.state_dict_type(model, kind), api.FSDP.state_dict_type(again, kind):
             state = model.state_dict()
             again.load_state_dict(state)
         kinds.append({type(t).__name__ for t in state.values()})
-        assert close(full(api, model), full(api, again))
+        assert common.close(common.full(api, model), common.full(api, again))
     assert kinds == [{"Tensor"}, {"Tensor"}]
-    return full(api, again)
+    return common.full(api, again)

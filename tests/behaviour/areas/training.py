@@ -11,20 +11,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from ..registry import each, holds
-from .common import (
-    batches,
-    blocks_by_hand,
-    close,
-    counted_collectives,
-    error,
-    full,
-    gradients,
-    in_blocks,
-    layers,
-    net,
-    train,
-    train_alone,
-)
+from . import common
 
 ROWS = {
     "full_shard": (
@@ -64,21 +51,21 @@ ROWS = {
 @each(ROWS, torch=True)
 def trained(api: Any, options: Callable[[Any], Any] = lambda api: {}) -> Any:
     """Losses, parameters and collectives of a model in blocks, which trains as without FSDP."""
-    alone = train_alone(net())
-    model = in_blocks(api, **options(api))
-    with counted_collectives() as collectives:
-        losses = train(model)
-    parameters = full(api, model)
-    assert close(parameters, alone)
+    alone = common.train_alone(common.net())
+    model = common.in_blocks(api, **options(api))
+    with common.counted_collectives() as collectives:
+        losses = common.train(model)
+    parameters = common.full(api, model)
+    assert common.close(parameters, alone)
     return losses, parameters, dict(sorted(collectives.items()))
 
 
 @holds()
 def cpu_offload(api: Any) -> Any:
     """`CPUOffload` trains the same, with the parameters on the CPU."""
-    model = in_blocks(api, cpu_offload=api.CPUOffload(offload_params=True))
+    model = common.in_blocks(api, cpu_offload=api.CPUOffload(offload_params=True))
     devices = {str(p.device) for p in model.parameters()}
-    return train(model), full(api, model), devices
+    return common.train(model), common.full(api, model), devices
 
 
 def is_linear(module: nn.Module) -> bool:
@@ -87,12 +74,12 @@ def is_linear(module: nn.Module) -> bool:
 
 def as_alone(api: Any, plain: Any, units: Any = None, **options: Any) -> Any:
     """Losses and parameters of a model, those of the model without FSDP; ``units`` says which modules are units."""
-    alone = train_alone(plain)
+    alone = common.train_alone(plain)
     policy = units and partial(api.wrap.lambda_auto_wrap_policy, lambda_fn=units)
     options = {"use_orig_params": True, "auto_wrap_policy": policy, **options}
     model = api.FSDP(plain, **options)
-    losses, found = train(model), full(api, model)
-    assert close(found, alone)
+    losses, found = common.train(model), common.full(api, model)
+    assert common.close(found, alone)
     return losses, found
 
 
@@ -112,18 +99,20 @@ def empty_shards(api: Any) -> Any:
 @holds()
 def a_unit_called_twice(api: Any) -> Any:
     """A unit that runs twice in one forward trains as it does without FSDP."""
-    twice = layers(lambda m, x: m.outer(m.inner(x) + m.inner(2 * x)), inner=(4, 4), outer=(4, 5))
+    twice = common.layers(
+        lambda m, x: m.outer(m.inner(x) + m.inner(2 * x)), inner=(4, 4), outer=(4, 5)
+    )
     return as_alone(api, twice, lambda m: m is twice.inner)
 
 
 @holds()
 def inference_before_training(api: Any) -> Any:
     """What has loaded a state dict may run in inference mode first, and train then."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     model.load_state_dict(model.state_dict())
     with torch.inference_mode():
-        model(batches(1)[0])
-    return train(model), full(api, model)
+        model(common.batches(1)[0])
+    return common.train(model), common.full(api, model)
 
 
 @holds()
@@ -142,7 +131,7 @@ def inputs_changed_in_place(api: Any) -> Any:
         part = m.first(2 * x)[:, :]
         return m.changing(hidden) + hidden + m.changing(input=part)
 
-    using = layers(forward, first=(4, 4))
+    using = common.layers(forward, first=(4, 4))
     using.changing = Changing(4, 4)
     return as_alone(api, using, lambda m: isinstance(m, Changing))
 
@@ -165,7 +154,7 @@ def lists_and_dicts_that_units_add_to(api: Any) -> Any:
             x = layer(x, seen, kept=kept)
         return kept["last"] + sum(seen[0])
 
-    using = layers(forward, Adding, first=(4, 4), second=(4, 4), third=(4, 4))
+    using = common.layers(forward, Adding, first=(4, 4), second=(4, 4), third=(4, 4))
     return as_alone(api, using, is_linear)
 
 
@@ -176,12 +165,12 @@ def lists_and_dicts_as_inputs(api: Any) -> Any:
     def forward(m: Any, given: Any) -> torch.Tensor:
         return m.layer(given[0] if isinstance(given, list) else given["x"])
 
-    model = api.FSDP(layers(forward, layer=(4, 4)), use_orig_params=True)
-    (x,) = batches(1)
+    model = api.FSDP(common.layers(forward, layer=(4, 4)), use_orig_params=True)
+    (x,) = common.batches(1)
     outputs = [model([x]), model({"x": x}), model(given={"x": x})]
     assert torch.equal(outputs[0], outputs[2])
     outputs[-1].sum().backward()
-    return [out.detach() for out in outputs], gradients(api, model)
+    return [out.detach() for out in outputs], common.gradients(api, model)
 
 
 Pair = namedtuple("Pair", ["a", "b"])
@@ -201,18 +190,18 @@ def structured_outputs(api: Any) -> Any:
         y = m.layer(x)
         return Output(y, {"pair": Pair(y + 1, y + 2), "list": [y * 2, "text", None]})
 
-    model = api.FSDP(layers(forward, layer=(4, 4)), use_orig_params=True)
-    out = model(*batches(1))
+    model = api.FSDP(common.layers(forward, layer=(4, 4)), use_orig_params=True)
+    out = model(*common.batches(1))
     assert type(out) is Output
     assert type(out.rest["pair"]) is Pair
     (out.first.sum() + out.rest["pair"].b.sum() + out.rest["list"][0].sum()).backward()
-    return gradients(api, model), out.rest["list"][1:]
+    return common.gradients(api, model), out.rest["list"][1:]
 
 
 @holds()
 def outputs_without_gradients(api: Any) -> Any:
     """A model whose output does not depend on its parameters runs."""
-    model = api.FSDP(layers(lambda m, pair: pair, layer=(4, 4)))
+    model = api.FSDP(common.layers(lambda m, pair: pair, layer=(4, 4)))
     one = torch.ones(1, requires_grad=True)
     out = model(Pair(one, one * 2))
     return type(out).__name__, [t.detach() for t in out]
@@ -221,10 +210,10 @@ def outputs_without_gradients(api: Any) -> Any:
 @holds()
 def evaluation_under_no_grad(api: Any) -> Any:
     """After a step, the output under `no_grad` is that of `eval()`."""
-    model = in_blocks(api)
-    losses = train(model)
+    model = common.in_blocks(api)
+    losses = common.train(model)
     model.eval()
-    (x,) = batches(1)
+    (x,) = common.batches(1)
     reference = model(x).detach()
     with torch.no_grad():
         assert torch.equal(model(x), reference)
@@ -236,33 +225,33 @@ def evaluation_between_steps(api: Any) -> Any:
     """Evaluations before the optimizer is built, and between two steps, do not change the training."""
     results = []
     for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
-        model = in_blocks(api, sharding_strategy=api.ShardingStrategy[strategy])
+        model = common.in_blocks(api, sharding_strategy=api.ShardingStrategy[strategy])
         with torch.no_grad():
-            model(*batches(1))
+            model(*common.batches(1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        for x in batches(2):
-            results.append(train(model, optimizer, inputs=[x]))
+        for x in common.batches(2):
+            results.append(common.train(model, optimizer, inputs=[x]))
             with torch.no_grad():
                 results.append(model(x).pow(2).mean().item())
-        assert close(full(api, model), train_alone(net()))
-    return results, full(api, model)
+        assert common.close(common.full(api, model), common.train_alone(common.net()))
+    return results, common.full(api, model)
 
 
 @holds()
 def forward_called_by_name(api: Any) -> Any:
     """`model.forward(x)` gathers the parameters as `model(x)` does, and trains."""
-    model = in_blocks(api)
-    (x,) = batches(1)
+    model = common.in_blocks(api)
+    (x,) = common.batches(1)
     called, named = model(x).detach(), model.forward(x)
     assert torch.equal(called, named)
     named.sum().backward()
-    return called, gradients(api, model)
+    return called, common.gradients(api, model)
 
 
 @holds(in_place="a hook of `model.module` is one of the model")
 def forward_hooks(api: Any) -> Any:
     """Forward hooks of units and of the modules in them run, in order, with whole outputs."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     seen: list[Any] = []
 
     def note(name: str) -> Any:
@@ -272,7 +261,7 @@ def forward_hooks(api: Any) -> Any:
     model.blocks[0].register_forward_hook(note("unit"))
     model.blocks[0].module.register_forward_hook(note("inner"))
     model.head.register_forward_pre_hook(lambda module, args: seen.append(("head", len(args))))
-    model(*batches(1)).sum().backward()
+    model(*common.batches(1)).sum().backward()
     assert [name for name, _ in seen] == ["inner", "unit", "head", "root"]
     return seen
 
@@ -280,34 +269,34 @@ def forward_hooks(api: Any) -> Any:
 @holds()
 def hooks_that_change_outputs(api: Any) -> Any:
     """What a hook of a unit returns takes the place of its output."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     model.blocks[1].register_forward_hook(lambda module, args, out: out * 2)
     model.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
-    return train(model), full(api, model)
+    return common.train(model), common.full(api, model)
 
 
 @holds()
 def backward_hooks(api: Any) -> Any:
     """Full backward hooks of modules inside and hooks of activations run."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     seen: list[Any] = []
     model.head.register_full_backward_hook(
         lambda module, inputs, outputs: seen.append(("head", tuple(outputs[0].shape)))
     )
-    out = model(*batches(1))
+    out = model(*common.batches(1))
     out.register_hook(lambda gradient: seen.append(("out", tuple(gradient.shape))))
     out.sum().backward()
     assert sorted(name for name, _ in seen) == ["head", "out"]
-    return seen, gradients(api, model)
+    return seen, common.gradients(api, model)
 
 
 @holds()
 def activation_checkpoints(api: Any) -> Any:
     """Activation checkpoint wrappers inside and outside of units train the same."""
     results = []
-    alone = train_alone(net())
+    alone = common.train_alone(common.net())
     for inside in (True, False):
-        model = net()
+        model = common.net()
         for i, block in enumerate(model.blocks):
             wrapped = (
                 api.FSDP(checkpoint_wrapper(block))
@@ -316,15 +305,15 @@ def activation_checkpoints(api: Any) -> Any:
             )
             model.blocks[i] = wrapped
         model = api.FSDP(model)
-        results.append(train(model))
-        assert close(full(api, model), alone)
+        results.append(common.train(model))
+        assert common.close(common.full(api, model), alone)
     return results
 
 
 @holds(in_place="there are no wrappers to count")
 def train_and_eval_flags(api: Any) -> Any:
     """`train()` and `eval()` reach every module in a unit."""
-    model = in_blocks(api)
+    model = common.in_blocks(api)
     flags = [[m.training for m in model.modules()]]
     model.eval()
     flags.append([m.training for m in model.modules()])
@@ -341,31 +330,31 @@ def two_models(api: Any) -> Any:
     second = api.FSDP(nn.Linear(4, 2), use_orig_params=True)
     optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
     losses = []
-    for x in batches(3):
+    for x in common.batches(3):
         optimizer.zero_grad()
         loss = second(first(x)).pow(2).mean()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses, full(api, first), full(api, second)
+    return losses, common.full(api, first), common.full(api, second)
 
 
 @holds()
 def units_under_a_plain_root(api: Any) -> Any:
     """Units train inside of a module that is none."""
-    model = blocks_by_hand(api, use_orig_params=True)
+    model = common.blocks_by_hand(api, use_orig_params=True)
     optimizer = torch.optim.SGD(model.blocks.parameters(), lr=0.1)
-    return train(model, optimizer), full(api, model)
+    return common.train(model, optimizer), common.full(api, model)
 
 
 @holds()
 def two_forwards_before_a_backward(api: Any) -> Any:
     """With NO_SHARD two forwards can come before one backward."""
-    model = in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
-    first, second = batches(2)
+    model = common.in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
+    first, second = common.batches(2)
     loss = model(first).pow(2).mean() + model(second).pow(2).mean()
     loss.backward()
-    return loss.item(), gradients(api, model)
+    return loss.item(), common.gradients(api, model)
 
 
 @holds()
@@ -377,6 +366,6 @@ def data_of_another_shape(api: Any) -> Any:
 
     def assign() -> None:
         weight.data = torch.zeros(*[size + 1 for size in weight.shape], 2)
-        model(*batches(1))
+        model(*common.batches(1))
 
-    return bool(error(assign))
+    return bool(common.error(assign))

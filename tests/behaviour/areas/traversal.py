@@ -1,7 +1,5 @@
 """Finding units and the root, and what a model says about itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """`summon_full_params`, and `apply`."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parameters and gradients that a program replaces, with `use_orig_params`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

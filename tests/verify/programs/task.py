@@ -38,6 +38,21 @@ class Model(nn.Module):
         return self.leave(self.blocks(self.enter(x)))
 
 
+class Scaled(Model):
+    """`scale` is a buffer that bfloat16 cannot hold exactly."""
+
+    scale: torch.Tensor
+
+    def __init__(self, batch_norm: bool) -> None:
+        super().__init__()
+        self.middle = nn.BatchNorm1d(17) if batch_norm else nn.Identity()
+        self.register_buffer("scale", torch.linspace(0.7, 1.3, 17))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.blocks(self.middle(self.enter(x)))
+        return self.leave((x * self.scale).to(x.dtype))
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=4)
@@ -50,6 +65,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--offload", action="store_true")
     parser.add_argument("--clip", type=float, default=0.0)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--low", action="store_true", help="compute in bfloat16")
+    parser.add_argument("--batch-norm", action="store_true")
     parser.add_argument("--average", action="store_true", help="keep a moving average")
     parser.add_argument("--spawn", action="store_true")
     parser.add_argument("--nproc", type=int, default=2)

@@ -3,9 +3,7 @@
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
-
-from fsdp_migrate.runtime import like_fsdp1
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 
 
 class Model(nn.Module):
@@ -19,13 +17,9 @@ class Model(nn.Module):
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)
-model, teacher, reference = Model(), Model(), nn.Linear(4, 4)
-with like_fsdp1(model):
-    fully_shard(model)
-with like_fsdp1(teacher, class_names=False):
-    fully_shard(teacher)
-with like_fsdp1(reference):
-    fully_shard(reference)
+model = FSDP(Model(), use_orig_params=True)
+teacher = FSDP(Model(), use_orig_params=True)
+reference = FSDP(nn.Linear(4, 4), use_orig_params=True)
 optimizer = torch.optim.AdamW([*model.parameters(), *reference.parameters()], 0.1)
 width = model.module.body.in_features
 for _ in range(3):

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from parts import Block, Model, arguments, batch, launch
+from task import Block, Scaled, arguments, batch, launch
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -11,7 +11,7 @@ def main() -> None:
     args = arguments()
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())  # only the first rank's weights count
-    model = Model(batch_norm=args.batch_norm)
+    model = Scaled(args.batch_norm)
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), src=0)
     policy = full = MixedPrecisionPolicy()

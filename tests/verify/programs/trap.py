@@ -4,7 +4,7 @@ import contextlib
 
 import torch
 import torch.distributed as dist
-from parts import Block, Model, arguments, batch, launch
+from task import Block, Scaled, arguments, batch, launch
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.fsdp import MixedPrecision
@@ -17,7 +17,7 @@ def main() -> None:
     torch.manual_seed(dist.get_rank())  # only the first rank's weights count
     low = MixedPrecision(torch.bfloat16, torch.float32, buffer_dtype=torch.bfloat16)
     model = FSDP(
-        Model(batch_norm=args.batch_norm),
+        Scaled(args.batch_norm),
         auto_wrap_policy=ModuleWrapPolicy({Block}),
         device_id=torch.device("cpu"),
         use_orig_params=True,
