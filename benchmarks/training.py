@@ -6,8 +6,8 @@ each in a process of its own, as one rank of a world whose other ranks do not ex
 The loss means nothing; times and memory do.
 
 The five take turns, a few steps each, and another one begins in each round. Times are medians of a round's steps, ratios
-medians over the rounds of what a form took beside the one by hand. Collectives are those of one step. Memory is what
-tensors had at most in a step, by the allocator's count.
+medians over the rounds of what a form took beside the one by hand; on a CPU, which may have other work, they are the
+process's own. Collectives are those of one step. Memory is what tensors had at most in a step, by the allocator's count.
 """
 
 from __future__ import annotations
@@ -50,14 +50,11 @@ class Transformer(nn.Module):
     def __init__(self, dim, layers, vocabulary=8192):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, dim)
-        self.blocks = nn.ModuleList([Block(dim) for _ in range(layers)])
+        self.blocks = nn.Sequential(*[Block(dim) for _ in range(layers)])
         self.head = nn.Linear(dim, vocabulary, bias=False)
 
     def forward(self, tokens):
-        x = self.embedding(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
+        return self.head(self.blocks(self.embedding(tokens)))
 
 
 def build(model):
@@ -214,8 +211,9 @@ def train(args: argparse.Namespace) -> None:
     tokens = torch.randint(0, 8192, (args.batch, args.length), device=device)
 
     def now() -> float:
-        if on_gpu:
-            torch.cuda.synchronize()
+        if not on_gpu:
+            return time.process_time()
+        torch.cuda.synchronize()
         return time.perf_counter()
 
     def step() -> list[float]:

@@ -159,7 +159,7 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
 
     # Running #
 
-    @torch_private.run_eagerly(inside=False)
+    @torch_private.run_outside_of_graphs
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The wrapped module's forward, with its parameters gathered before and freed after."""
         return run_gathered(self, self._fsdp_wrapped_module, args, kwargs)

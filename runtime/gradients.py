@@ -46,7 +46,7 @@ def reduce_as_fsdp1(unit: Any) -> None:
     def before(group: Any) -> None:
         _drop_what_was_cleared(group)
         if not is_summoned(unit):
-            write_back(unit)
+            write_back(unit, [group])
 
     _showing.add(unit)
     around_backward(unit, before, partial(_reduce, filled=zeros, shows_sharded=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
@@ -21,7 +20,6 @@ from .refusals import PRIVATE_PARTS, PrivatePart
 from .running import Unit, run_gathered
 from .state_dict_types import follow_default_type
 
-_running: WeakSet[nn.Module] = WeakSet()
 _hooked_before: WeakSet[nn.Module] = WeakSet()
 
 
@@ -52,7 +50,7 @@ class InPlaceUnit(Unit):
         acted(self, "interface", name)  # type: ignore[arg-type]
         return answer
 
-    @torch_private.run_eagerly(inside=False)
+    @torch_private.run_outside_of_graphs
     def _call_impl(self: Any, *args: Any, **kwargs: Any) -> Any:
         """``model(x)``: forward gathers the parameters, or with hooks this, so that they see what FSDP1's saw.
 
@@ -62,7 +60,7 @@ class InPlaceUnit(Unit):
         call = super()._call_impl  # type: ignore[misc]
         hooked = self._forward_pre_hooks or self._forward_hooks
         if hooked and (self in _hooked_before or torch_private.is_root(self) is False):
-            return _once(self, call, args, kwargs)
+            return run_gathered(self, call, args, kwargs)
         return call(*args, **kwargs)
 
     def _get_name(self) -> str:
@@ -107,7 +105,12 @@ def adopt(unit: Any, record: Record, is_outermost: bool) -> None:
     sharded: Any = type(unit)
     unit.__class__ = _class_of(sharded, keeps(unit, "class_names"))
     if own is not None:
-        vars(unit)["forward"] = _gathered(own, lambda *args, **kwargs: own(*args, **kwargs), unit)
+
+        @functools.wraps(own, updated=())
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return run_gathered(unit, own, args, kwargs)
+
+        vars(unit)["forward"] = torch_private.run_outside_of_graphs(forward)
 
 
 # What FSDP1's wrapper answered by itself, whatever the module in it had of that name.
@@ -144,34 +147,13 @@ def _class_of(sharded: type[Any], keeps_name: bool) -> type[Any]:
         members["_is_root"] = vars(Interface)["_is_root"]
     metaclass: Any = type(sharded)
     cls: Any = metaclass(sharded.__name__, (InPlaceUnit, sharded), members)
-    cls.forward = _gathered(own.forward, lambda self, *a, **k: super(cls, self).forward(*a, **k))
+
+    @functools.wraps(own.forward, updated=())
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return run_gathered(self, super(cls, self).forward, args, kwargs)
+
+    cls.forward = torch_private.run_outside_of_graphs(forward)
     if keeps_name:
         for name in ("__name__", "__qualname__", "__module__"):
             setattr(cls, name, getattr(own, name))
     return cls  # type: ignore[no-any-return]
-
-
-def _gathered(own: Callable[..., Any], call: Callable[..., Any], unit: Any = None) -> Any:
-    """``call``, with the signature of ``own`` and the parameters of its unit gathered: the given one, or its ``self``."""
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        if unit is not None:
-            return _once(unit, call, args, kwargs)
-        return _once(args[0], functools.partial(call, args[0]), args[1:], kwargs)
-
-    return torch_private.run_eagerly(inside=False)(functools.wraps(own)(forward))
-
-
-@torch_private.run_eagerly(inside=False)
-def _once(
-    unit: nn.Module, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """``call`` with the parameters gathered, unless that is inside of the same unit's: what a module calls of itself was
-    not FSDP1's wrapper."""
-    if unit in _running:
-        return call(*args, **kwargs)
-    _running.add(unit)
-    try:
-        return run_gathered(unit, call, args, kwargs)
-    finally:
-        _running.discard(unit)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -47,19 +45,15 @@ def runs_in_full_precision(module: nn.Module) -> bool:
     return module in _in_full_precision
 
 
-@contextlib.contextmanager
-def casting_anew() -> Iterator[None]:
-    """Lets autocast cast parameters that it has cast before, as it did with FSDP1's.
+def cast_anew() -> bool:
+    """Lets autocast cast parameters that it has cast before, as it did with FSDP1's; whether it has kept casts so far.
 
     Those were views of a flat parameter in forward, of which autocast keeps no casts. FSDP2's are leaves: a second
     forward in one region would compute with the casts of the first, which may be older, or made under ``no_grad``.
     """
     keeps = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(keeps)
+    return keeps
 
 
 def autocasts() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
@@ -16,13 +15,14 @@ from . import torch_private
 from .api import MixedPrecision, TrainingState, as_mixed_precision
 from .attributes import attributes_of, given_attributes
 from .materialize import own_modules
-from .precision import autocasts, cast_own_buffers, casting_anew
+from .precision import autocasts, cast_anew, cast_own_buffers
 from .quirks import acted, keeps
 from .summon import is_summoned, whole_parameters
 from .torch_private import parameter_groups, units_of
 from .writeback import write_back
 
 _prepared: WeakSet[nn.Module] = WeakSet()
+_running: WeakSet[nn.Module] = WeakSet()
 
 
 class Unit:
@@ -44,49 +44,63 @@ class Unit:
             return super().apply(fn)  # type: ignore[misc]
 
 
-@torch_private.run_eagerly(inside=False)
+@torch_private.run_outside_of_graphs
 def run_gathered(
     unit: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """``forward`` with the parameters of ``unit`` gathered before and freed after."""
-    if is_summoned(unit):  # whole already, perhaps changed
+    """``forward`` with the parameters of ``unit`` gathered before and freed after, unless that is inside of the same unit's:
+    what a module calls of itself was not FSDP1's wrapper."""
+    begun = _before_forward(unit, args, kwargs)
+    if begun is None:
         return forward(*args, **kwargs)
-    args, kwargs = _before_forward(unit, args, kwargs)
-    with _casting_as_fsdp1(unit):
+    args, kwargs, kept_casts = begun
+    try:
         output = forward(*args, **kwargs)
-    return _after_forward(unit, args, output)
+    finally:
+        _end(unit, kept_casts)
+    return _after_forward(unit, output)
 
 
-@torch_private.run_eagerly()
-def _before_forward(unit: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    write_back(unit)
+@torch_private.run_eagerly
+def _before_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The inputs, and whether autocast kept its casts; None where all is gathered already."""
+    if unit in _running or is_summoned(unit):  # then they may be changed
+        return None
+    groups = parameter_groups(unit)
+    write_back(unit, groups)
     prepare(unit)
-    if torch_private.is_left_gathered(unit):
+    if torch_private.is_gathered(groups) and not torch_private.is_running(unit):
         acted(unit, "sharded_after_forward", "forward")
-    made = torch_private.pre_forward(unit, args, kwargs)
-    if torch_private.copies_inputs(unit) or not keeps(unit, "list_inputs"):
-        return made  # FSDP1's root made copies, too
-    lists = [each for each in (*args, *kwargs.values()) if isinstance(each, list | dict)]
-    if lists:
-        acted(unit, "list_inputs", type(unit).__name__)
-    return torch_private.in_place_of((args, kwargs), made)
+    made = torch_private.pre_forward(unit, groups, args, kwargs)
+    nested = [each for each in (*args, *kwargs.values()) if isinstance(each, list | dict | tuple)]
+    # FSDP1's root made copies, too.
+    if nested and not torch_private.copies_inputs(unit) and keeps(unit, "list_inputs"):
+        if any(isinstance(each, list | dict) for each in nested):
+            acted(unit, "list_inputs", type(unit).__name__)
+        made = torch_private.in_place_of((args, kwargs), made)
+    kept_casts = None
+    if keeps(unit, "autocast_cache"):
+        if autocasts():
+            acted(unit, "autocast_cache", type(unit).__name__)
+        kept_casts = cast_anew()
+    _running.add(unit)
+    return *made, kept_casts
 
 
-@torch_private.run_eagerly()
-def _after_forward(unit: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+@torch_private.run_eagerly
+def _end(unit: nn.Module, kept_casts: bool | None) -> None:
+    _running.discard(unit)
+    if kept_casts is not None:
+        torch.set_autocast_cache_enabled(kept_casts)
+
+
+@torch_private.run_eagerly
+def _after_forward(unit: nn.Module, output: Any) -> Any:
     if not torch.is_grad_enabled() and torch_private.is_outermost_forward(unit):
         acted(unit, "sharded_after_forward", "forward without gradients")
     if unit in _first_forward:
         _first_forward.pop(unit)()
-    return torch_private.post_forward(unit, args, output, keeps(unit, "sharded_after_forward"))
-
-
-def _casting_as_fsdp1(unit: nn.Module) -> contextlib.AbstractContextManager[None]:
-    if not keeps(unit, "autocast_cache"):
-        return contextlib.nullcontext()
-    if autocasts():
-        acted(unit, "autocast_cache", type(unit).__name__)
-    return casting_anew()
+    return torch_private.post_forward(unit, output, keeps(unit, "sharded_after_forward"))
 
 
 def prepare(root: Any) -> None:
@@ -94,7 +108,7 @@ def prepare(root: Any) -> None:
     if root in _prepared:
         return
     for unit in units_of(root):
-        write_back(unit)
+        write_back(unit, parameter_groups(unit))
     torch_private.initialize(root)
     units: list[Any] = [unit for unit in units_of(root) if isinstance(unit, Unit)]
     # A unit that was sharded with FSDP2's own arguments has these.

@@ -17,7 +17,7 @@ from .attributes import given_attributes
 from .forms import or_fsdp1s
 from .gather import gather, shard
 from .materialize import own_modules
-from .torch_private import initialize, is_running, units_of
+from .torch_private import initialize, is_running, parameter_groups, units_of
 from .writeback import write_back
 
 _summoned: WeakSet[nn.Module] = WeakSet()
@@ -52,7 +52,7 @@ def summon_full_params(
     units = [unit for unit in units_of(module) if recurse or id(unit) == id(module)]
     for unit in units:
         _check(unit, writeback, rank0_only, offload_to_cpu, with_grads)
-        write_back(unit)
+        write_back(unit, parameter_groups(unit))
     for unit in units:
         initialize(unit)
     with whole_parameters(units, writeback, rank0_only, offload_to_cpu, with_grads):
@@ -69,7 +69,7 @@ def whole_parameters(
 ) -> Iterator[None]:
     """:func:`summon_full_params` of some units, which need not be part of a root yet."""
     for unit in units:
-        write_back(unit)
+        write_back(unit, parameter_groups(unit))
         unit.reshard()
     places = _places(units)
     summoned: dict[Any, nn.Parameter] = {}

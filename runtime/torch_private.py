@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -113,17 +113,24 @@ def prefetches_in_forward(unit: Any) -> bool:
     return bool(unit._get_fsdp_state()._states_to_forward_prefetch)
 
 
-def pre_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def pre_forward(unit: Any, groups: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Gathers the parameters of ``unit``; the inputs, moved and cast."""
-    for group in parameter_groups(unit):
+    for group in groups:
         _show_unsharded(group)
-    given = args, kwargs
-    args, kwargs = unit._get_fsdp_state()._pre_forward(unit, args, kwargs)
-    for before, after in zip(tree_leaves(given), tree_leaves((args, kwargs)), strict=True):
-        if _may_change(before) and not _may_change(after):
+    given = _leaves(args, kwargs)
+    gather = _undecorated(unit._get_fsdp_state()._pre_forward)
+    args, kwargs = gather(unit, args, kwargs)
+    for before, after in zip(given, _leaves(args, kwargs), strict=True):
+        if after is not before and _may_change(before) and not _may_change(after):
             # A view by FSDP2's autograd node: torch refuses to change it in place, as it would FSDP1's input.
             torch._C._autograd._set_creation_meta(after, torch._C._autograd.CreationMeta.DEFAULT)
     return args, kwargs
+
+
+def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:
+    values = (*args, *kwargs.values())
+    only_tensors = all(isinstance(each, torch.Tensor) for each in values)  # as most units are given
+    return values if only_tensors else tree_leaves(values)
 
 
 def copies_inputs(unit: Any) -> bool:
@@ -149,14 +156,9 @@ def _may_change(tensor: object) -> bool:
     return bool(meta._get_creation_meta(tensor) == meta.CreationMeta.DEFAULT)
 
 
-def is_gathered(unit: Any) -> bool:
-    """Whether ``unit`` has its whole parameters in memory."""
-    return any(group.is_unsharded for group in parameter_groups(unit))
-
-
-def is_left_gathered(unit: Any) -> bool:
-    """Whether a former forward left ``unit`` gathered, and no backward came to free it."""
-    return not is_running(unit) and is_gathered(unit)
+def is_gathered(groups: list[Any]) -> bool:
+    """Whether a unit has its whole parameters in memory."""
+    return any(group.is_unsharded for group in groups)
 
 
 def is_outermost_forward(unit: Any) -> bool:
@@ -165,14 +167,14 @@ def is_outermost_forward(unit: Any) -> bool:
     return state._state_ctx.iter_forward_root is state
 
 
-def post_forward(unit: Any, args: tuple[Any, ...], output: Any, shows_sharded: bool = True) -> Any:
+def post_forward(unit: Any, output: Any, shows_sharded: bool) -> Any:
     """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward.
 
     When the outermost unit is done, every module shows its sharded parameters.
     """
     state = unit._get_fsdp_state()
     recomputed = state._training_state.name == "PRE_BACKWARD"
-    output = state._post_forward(unit, args, output)
+    output = _undecorated(state._post_forward)(unit, None, output)
     if recomputed:
         return output
     _hook_dataclasses(state, output)
@@ -181,6 +183,12 @@ def post_forward(unit: Any, args: tuple[Any, ...], output: Any, shows_sharded: b
             for group in parameter_groups(below):
                 show_sharded(group)
     return output
+
+
+def _undecorated(method: Any) -> Any:
+    """A method of FSDP2 without its decorator, which keeps ``torch.compile`` out of each call anew, as is done already."""
+    function = getattr(method, "__wrapped__", None)
+    return method if function is None else partial(function, method.__self__)
 
 
 def _hook_dataclasses(state: Any, output: Any) -> None:
@@ -252,13 +260,19 @@ def set_cast_forward_inputs(unit: FSDPModule, cast: bool) -> None:
     state._mp_policy = dataclasses.replace(state._mp_policy, cast_forward_inputs=cast)
 
 
-def run_eagerly(inside: bool = True) -> Callable[[Function], Function]:
-    """Keeps ``torch.compile`` out of a function, and out of what it calls if ``inside``.
+run_eagerly = _disable_dynamo
+"""Keeps ``torch.compile`` out of a function and of what it calls. ``torch.compiler.disable`` would import the compiler now."""
 
-    ``torch.compiler.disable`` would import the compiler when this module is imported.
+
+def run_outside_of_graphs(function: Function) -> Function:
+    """Keeps ``torch.compile`` out of a function, but not out of what it calls.
+
+    Unlike a disabled one it looks like any other, without which ``torch.compile(model)`` breaks a graph at ``model.forward``.
     """
-    disabled: Any = _disable_dynamo
-    return lambda function: disabled(function, recursive=inside)
+    private = torch._C._dynamo.eval_frame
+    skip = private._FrameExecStrategy(private._FrameAction.SKIP, private._FrameAction.DEFAULT)
+    private.set_code_exec_strategy(function.__code__, skip)
+    return function
 
 
 # Which parameters a unit's modules show #

@@ -15,13 +15,13 @@ from .older_optimizers import replace_parameters
 from .quirks import acted, keeps
 
 
-def write_back(unit: Any) -> None:
+def write_back(unit: Any, groups: list[Any]) -> None:
     """Makes what was assigned, ``m.weight = nn.Parameter(...)``, a parameter of ``unit``: sharded, or the whole one.
 
     Raises what FSDP1 raises: RuntimeError for another shape, AssertionError where the unit stays gathered until backward,
     NotImplementedError for one of several names of a shared parameter.
     """
-    for parameter, given in _replaced(unit):
+    for parameter, given in _replaced(groups):
         if not keeps(unit, "data_writes"):
             return
         former = parameter.sharded_param
@@ -30,7 +30,7 @@ def write_back(unit: Any) -> None:
                 "Cannot writeback when the parameter shape changes\n"
                 f"Expects {former.shape} but got {given.shape}"
             )
-        if torch_private.keeps_unsharded_after_forward(unit) and torch_private.is_gathered(unit):
+        if torch_private.keeps_unsharded_after_forward(unit) and torch_private.is_gathered(groups):
             strategy = attributes_of(unit)["sharding_strategy"].name
             raise AssertionError(
                 "FSDP does not support changing the parameters between forward and backward for "
@@ -42,7 +42,8 @@ def write_back(unit: Any) -> None:
             value = sharded_as(given.detach().to(former.dtype), former)
             new = nn.Parameter(value, given.requires_grad)
             replace_parameters({given: new})
-        _replace(parameter, new)
+        parameter._setattr_on_modules(new)
+        parameter.reset_sharded_param()
 
 
 def _layout(parameter: Any) -> Any:
@@ -52,12 +53,12 @@ def _layout(parameter: Any) -> Any:
     return parameter.device_mesh, parameter.placements, local.dtype, local.device
 
 
-def _replaced(unit: Any) -> Iterator[tuple[Any, nn.Parameter]]:
+def _replaced(groups: list[Any]) -> Iterator[tuple[Any, nn.Parameter]]:
     """The parameters in whose place the program has put another one, with that one.
 
     Raises NotImplementedError if only some of the names of a shared parameter have it.
     """
-    for group in torch_private.parameter_groups(unit):
+    for group in groups:
         for parameter in group.fsdp_params:
             info = parameter._module_info
             first = info.module._parameters.get(info.param_name)
@@ -74,9 +75,3 @@ def _replaced(unit: Any) -> Iterator[tuple[Any, nn.Parameter]]:
 
 
 _FORMS = ("sharded_param", "_unsharded_param", "_sharded_post_forward_param")
-
-
-def _replace(parameter: Any, new: nn.Parameter) -> None:
-    """Lets ``new``, sharded alike, be what is gathered, trained and shown."""
-    parameter._setattr_on_modules(new)
-    parameter.reset_sharded_param()

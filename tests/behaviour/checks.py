@@ -3,10 +3,12 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
 import torch.distributed as dist
+from in_place import ALONE, BRIDGE, IN_PLACE
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -14,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -149,19 +151,25 @@ def broadcast_refuses_meta_tensors() -> None:
 
 @check()
 def compiling_first_or_last_trains_the_same() -> None:
-    losses = []
-    for when in ("never", "first", "last"):
+    """And breaks graphs where `fully_shard` alone does."""
+    losses, breaks = [], []
+    forms = (ALONE, BRIDGE, IN_PLACE)
+    for api, when in ((ALONE, "never"), *product(forms, ("first", "last"))):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
         model: nn.Module = net()
         if when == "first":
             model = torch.compile(model, backend="eager")
-        model = FullyShardedDataParallel(
+        model = api.FSDP(
             model, auto_wrap_policy=runtime.ModuleWrapPolicy({Block}), use_orig_params=True
         )
-        assert len(FullyShardedDataParallel.fsdp_modules(model)) == 3
+        assert sum(isinstance(each, FSDPModule) for each in model.modules()) == 3
         if when == "last":
             model = torch.compile(model, backend="eager")
         losses.append(train(model))
-    assert losses[0] == losses[1] == losses[2]
+        breaks.append(torch._dynamo.utils.counters["graph_break"].total())
+    assert all(each == losses[0] for each in losses)
+    assert breaks[1:3] == breaks[3:5] == breaks[5:]
 
 
 @check()

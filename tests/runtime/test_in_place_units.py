@@ -161,3 +161,12 @@ def test_a_forward_of_the_object_itself_gathers() -> None:
     literal(model)
     assert torch.equal(model(X), expected)
     model(X).sum().backward()
+
+
+def test_a_forward_that_is_compiled_inside_of_a_compiled_model() -> None:
+    class Compiled(Block):
+        forward = torch.compile(Block.forward, backend="eager")
+
+    model = nn.Sequential(Compiled())
+    expected = model(X)
+    assert torch.equal(torch.compile(literal(model), backend="eager")(X), expected)

@@ -4,17 +4,15 @@ import copy
 import functools
 import gc
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed.fsdp.fully_sharded_data_parallel as fsdp1
-import torch.distributed.fsdp.wrap as torch_wrap
 from torch import nn
 from torch.distributed.fsdp import MixedPrecision
 
-from fsdp_migrate import runtime
+from fsdp_migrate.runtime import wrap
 from fsdp_migrate.runtime.ignored import resolve_ignored
 from fsdp_migrate.runtime.plan import plan_units
 
@@ -89,30 +87,28 @@ def by_dict(module: nn.Module) -> bool | dict[str, Any]:
     return isinstance(module, (Block, nn.ModuleList))
 
 
-OBJECTS: dict[str, Callable[[Any], Any]] = {
-    "module-wrap": lambda api: api.ModuleWrapPolicy(CLASSES),
-    "custom-dict": lambda api: api.CustomPolicy(by_dict),
+OBJECTS: dict[str, Any] = {
+    "module-wrap": wrap.ModuleWrapPolicy(CLASSES),
+    "custom-dict": wrap.CustomPolicy(by_dict),
 }
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "size-600": lambda api: functools.partial(api.size_based_auto_wrap_policy, min_num_params=600),
-    "size-leaf": lambda api: functools.partial(
-        api.size_based_auto_wrap_policy,
+FUNCTIONS: dict[str, Any] = {
+    "size-600": functools.partial(wrap.size_based_auto_wrap_policy, min_num_params=600),
+    "size-leaf": functools.partial(
+        wrap.size_based_auto_wrap_policy,
         min_num_params=100,
         force_leaf_modules={Block, nn.TransformerEncoderLayer},
         exclude_wrap_modules={nn.LayerNorm},
     ),
-    "always": lambda api: api.always_wrap_policy,
-    "or": lambda api: functools.partial(
-        api._or_policy,
+    "always": wrap.always_wrap_policy,
+    "or": functools.partial(
+        wrap._or_policy,
         policies=[
-            functools.partial(api.size_based_auto_wrap_policy, min_num_params=500),
-            functools.partial(api.lambda_auto_wrap_policy, lambda_fn=lambda m: hasattr(m, "bias")),
+            functools.partial(wrap.size_based_auto_wrap_policy, min_num_params=500),
+            functools.partial(wrap.lambda_auto_wrap_policy, lambda_fn=lambda m: hasattr(m, "bias")),
         ],
     ),
-    "own-function": lambda api: (
-        lambda module, recurse, nonwrapped_numel: (
-            recurse or (isinstance(module, nn.Linear) and nonwrapped_numel < 300)
-        )
+    "own-function": lambda module, recurse, nonwrapped_numel: (
+        recurse or (isinstance(module, nn.Linear) and nonwrapped_numel < 300)
     ),
 }
 POLICIES = {**OBJECTS, **FUNCTIONS}
@@ -175,15 +171,16 @@ def plan(model: nn.Module, policy: Any, **options: Any) -> Described:
 
 def compare(
     make_model: Callable[[], nn.Module],
-    make_policy: Callable[[Any], Any],
+    policy: Any,
     monkeypatch: pytest.MonkeyPatch,
-    options: Callable[[nn.Module], dict[str, Any]],
+    options: Callable[[nn.Module], dict[str, Any]] = lambda _: {},
+    planned: Any = None,
 ) -> Described:
     torch.manual_seed(0)
     model = make_model()
     twin = copy.deepcopy(model)
-    expected = wrap_with_fsdp1(twin, make_policy(torch_wrap), monkeypatch, **options(twin))
-    assert plan(model, make_policy(runtime), **options(model)) == expected
+    expected = wrap_with_fsdp1(twin, policy, monkeypatch, **options(twin))
+    assert plan(model, planned or policy, **options(model)) == expected
     del twin
     return expected
 
@@ -243,37 +240,31 @@ def test_classes_left_out_of_mixed_precision(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_policies_are_asked_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[Any]] = []
+    asked: list[Any] = []
 
-    def make(api: Any) -> Any:
-        asked.append([])
-
-        def policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-            asked[-1].append((type(module), recurse, nonwrapped_numel))
-            return nonwrapped_numel >= 12  # of what is inside, all or nothing
-
-        return policy
+    def policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
+        asked.append((type(module), recurse, nonwrapped_numel))
+        return nonwrapped_numel >= 12  # of what is inside, all or nothing
 
     def nested() -> nn.Module:
         return nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
 
-    units = compare(nested, make, monkeypatch, lambda _: {})
+    units = compare(nested, policy, monkeypatch)
     assert [name for name, *_ in units] == ["0", ""]
-    assert asked[0] == asked[1]
+    half = len(asked) // 2
+    assert asked[:half] == asked[half:]
 
 
 def test_what_a_policy_says_of_a_class_that_mixed_precision_leaves_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def make(api: Any) -> Any:
-        return api.CustomPolicy(
-            lambda m: {"forward_prefetch": True} if isinstance(m, nn.BatchNorm1d) else False
-        )
-
+    policy = wrap.CustomPolicy(
+        lambda m: {"forward_prefetch": True} if isinstance(m, nn.BatchNorm1d) else False
+    )
     precision = MixedPrecision(param_dtype=torch.bfloat16)
     units = compare(
         lambda: nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
-        make,
+        policy,
         monkeypatch,
         lambda _: {"mixed_precision": precision},
     )
@@ -287,13 +278,13 @@ def test_something_else_than_a_policy() -> None:
 
 def test_a_wrong_plan_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison can fail: against a policy that answers otherwise it does."""
-    api = SimpleNamespace(**vars(torch_wrap))
-    wrong = functools.partial(api.size_based_auto_wrap_policy, min_num_params=601)
-
-    def make(module: Any) -> Any:
-        return FUNCTIONS["size-600"](module) if module is torch_wrap else wrong
-
+    wrong = functools.partial(wrap.size_based_auto_wrap_policy, min_num_params=601)
     assert [u.name for u in plan_units(deep(5), wrong)]
     layers = (nn.Linear(24, 24), nn.Linear(24, 24))
     with pytest.raises(AssertionError):
-        compare(lambda: nn.Sequential(*copy.deepcopy(layers)), make, monkeypatch, lambda _: {})
+        compare(
+            lambda: nn.Sequential(*copy.deepcopy(layers)),
+            FUNCTIONS["size-600"],
+            monkeypatch,
+            planned=wrong,
+        )
