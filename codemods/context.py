@@ -185,6 +185,11 @@ class Context:
             child = parent
         return False
 
+    def call_of(self, function: ast.AST) -> ast.Call | None:
+        """The call of a function, where it is called and no value."""
+        call = self.file.parents[function]
+        return call if isinstance(call, ast.Call) and call.func is function else None
+
     def replace(self, node: ast.AST, code: str) -> Edit:
         """The edit that puts code in a node's place."""
         return Edit(*self.file.span(node), code)

@@ -1,7 +1,5 @@
 """Dictionaries that are unpacked into a constructor: `FSDP(model, **options)`."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,8 +41,8 @@ def given_keys(context: Context, dictionary: ast.expr) -> list[Argument]:
         elif isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store):
             found += _stored(context, parent)
         elif isinstance(parent, ast.Attribute) and parent.attr == "update":
-            call = context.file.parents.get(parent)
-            if isinstance(call, ast.Call) and call.func is parent:
+            call = context.call_of(parent)
+            if call is not None:
                 found += [
                     *_keywords(call),
                     *(key for given in call.args for key in _literal(given)),

@@ -1,7 +1,5 @@
 """Which import statement takes each name that edits need, and which names, imported or assigned, nothing uses after them."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -161,15 +159,9 @@ def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.s
 
 def removal(context: Context, rule: Rule, statement: ast.stmt, why: str) -> Found:
     """The finding that takes a statement away."""
-    return Found(
-        rule,
-        statement,
-        Action.REWRITE,
-        f"is removed: {why}",
-        shortened(context.source(statement)),
-        edits=lambda: [context.remove(statement)],
-        removed=(statement,),
-    )
+    made = lambda: [context.remove(statement)], (), (statement,)
+    source = shortened(context.source(statement))
+    return Found(rule, statement, Action.REWRITE, f"is removed: {why}", source, *made)
 
 
 def spent(

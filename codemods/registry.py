@@ -26,6 +26,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "constructor.form": (),
     "uses.state_dicts": ("state_dict", "STATE_DICT"),
     "uses.methods": ("clip_grad_norm_", "no_sync", ".apply", "module"),
+    "uses.assumed": (),
     "uses.classes": ("isinstance", "->", ": "),
     "uses.summon": ("summon_full_params", "fsdp_modules"),
     "uses.scaler": ("GradScaler",),
@@ -43,28 +44,13 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.norms_over_ranks": ("all_reduce",),
     "left.collectives": ("reduce", "broadcast", "gather", "scatter"),
     "left.in_place": (
-        "isinstance",
-        ".module.",
-        "_fsdp_w",
-        "_flat_param",
-        "deepcopy",
-        "convert_sync",
-        "_parameters",
-        "init",
+        *("isinstance", ".module.", "_fsdp_w", "_flat_param", "deepcopy", "convert_sync"),
+        *("_parameters", "init"),
     ),
     "left.parameters": _OF_PARAMETERS,
     "libraries.settings": (
-        "fsdp=",
-        "fsdp =",
-        "fsdp:",
-        "fsdp_config",
-        '"fsdp',
-        "'fsdp",
-        "lightning",
-        "Plugin",
-        "ACCELERATE_USE_FSDP",
-        "fsdp_plugin",
-        "strategy",
+        *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "lightning", "Plugin"),
+        *("ACCELERATE_USE_FSDP", "fsdp_plugin", "strategy"),
     ),
     "libraries.prepared": ("_", ".module", "prepare", "isinstance", *_OF_PARAMETERS),
 }
@@ -83,6 +69,8 @@ def asked(context: Context, takes: Callable[[str], bool] | None = None) -> Itera
     """The modules that may find something in a file, of those whose names are taken."""
     text, names = context.file.text, set(context.references.values())
     for name, words in CODEMODS.items():
+        if name == "uses.assumed" and context.form != "torch":
+            continue
         if (takes is None or takes(name)) and (
             not words or not names.isdisjoint(words) or any(word in text for word in words)
         ):

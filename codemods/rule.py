@@ -1,6 +1,7 @@
 """What a rule is, and what it finds."""
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,12 @@ class Rule:
     def summary(self) -> str:
         """The first sentence of its page."""
         return self.page.split("\n")[2]
+
+    @property
+    def table(self) -> dict[str, str]:
+        """The tables of its page: what is said of each name in the first column."""
+        rows = re.findall(r"(?m)^\| (`.*?`) \| (.*) \|$", self.page)
+        return {name.strip("`"): said for names, said in rows for name in names.split(", ")}
 
 
 class Edit(NamedTuple):

@@ -4,8 +4,6 @@ Runs last: it knows which names the other edits took away, and which they need. 
 using are the runtime's then, and say so once a line.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,11 +45,7 @@ def clip_grad_norm_(
         more = () if norm_type == 2.0 else (norm_type,)
         norm: torch.Tensor = parameters.clip_grad_norm_(max_norm, *more)  # type: ignore[union-attr,operator]
         return norm
-    if isinstance(parameters, nn.Module):
-        parameters = resharded(parameters).parameters()
-    elif isinstance(parameters, torch.Tensor):
-        parameters = [parameters]
-    parameters = list(parameters)
+    parameters = _listed(parameters)
     norm_type = float(norm_type)
 
     # Grouped by parameter, not by gradient: all ranks must make the same calls even if one has no
@@ -81,6 +78,15 @@ def clip_grad_norm_(
 
 def _clips_itself(model: object) -> bool:
     return not isinstance(model, FSDPModule) and hasattr(model, "clip_grad_norm_")
+
+
+def _listed(parameters: Any) -> list[torch.Tensor]:
+    """Those of a module, or of what holds one and answers for it; one alone; or those that are given."""
+    if isinstance(parameters, nn.Module):
+        resharded(parameters)
+    elif isinstance(parameters, torch.Tensor):
+        return [parameters]
+    return [*(parameters.parameters() if hasattr(parameters, "parameters") else parameters)]
 
 
 def _total_norm(

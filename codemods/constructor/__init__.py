@@ -4,7 +4,8 @@
 - `arguments`: a row for each argument, with what the runtime does with it and its translation where the file shows the value;
   `sharding`, `wrapping` and `precision` have those that take more than a few lines; they add to the `code`.
 - `silent`: what would change in silence without FSDP1's wrapper, found by a search by name.
-- `layout`: the code. `form`: what becomes of a call, and what is reported of it. `assumptions`: what the torch form relies on.
+- `layout`: the code. `form`: what becomes of a call, and what is reported of it. `assumptions`: what the torch form relies on
+  where `uses/assumed` names no line.
 """
 
 from fsdp_migrate.codemods.constructor.construction import Construction, constructions

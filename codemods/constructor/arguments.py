@@ -1,19 +1,19 @@
 """A row for each argument of FSDP1's constructor: its rule, what the runtime does with it, and its code in torch's words."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, shown
-from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.construction import SUBCLASS, Construction, constructions
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.facts.program import Program
 
 CPU_OFFLOAD = Rule("FSDP201", "cpu-offload")
 BACKWARD_PREFETCH = Rule("FSDP203", "backward-prefetch")
@@ -145,6 +145,25 @@ def _backward_prefetch(construction: Construction, value: ast.expr, code: Code) 
     raise AtRunTime
 
 
+# What leaves some parameters whole, or on the CPU.
+_MIXING = ("cpu_offload", "ignored_modules", "ignored_states")
+
+
+def are_mixed(program: Program) -> bool:
+    """Whether parameters may be no DTensors, or on the CPU, by what the constructors of a run are given; where that is not
+    shown, by the words in its files."""
+    every = [each for file in program.files for each in constructions(Context(file, program))]
+    given = [(e, name, v) for e in every for name in _MIXING if (v := e.value(name)) is not None]
+    for construction, name, value in given:
+        made = construction.context.value(value) if name == "cpu_offload" else None
+        if made is None or _offloads(construction, made.node):
+            return True
+    stars = (e.unseen or any(isinstance(v, ast.Starred) for v in e.call.args) for e in every)
+    if every and not any(stars) and all(each.kind != SUBCLASS for each in every):
+        return False
+    return program.has("|".join((*_MIXING, "CPUOffload", "ignored_parameters")))
+
+
 _SETTERS = {
     "torch.cuda.set_device",
     "torch.xpu.set_device",
@@ -253,16 +272,6 @@ ROWS = {
     ),
 }
 RULES = (
-    *sharding.RULES,
-    *wrapping.RULES,
-    *precision.RULES,
-    CPU_OFFLOAD,
-    BACKWARD_PREFETCH,
-    FORWARD_PREFETCH,
-    LIMIT,
-    USE_ORIG_PARAMS,
-    DEVICE_ID,
-    SYNC,
-    INIT_FUNCTION,
-    IGNORED,
+    *(*sharding.RULES, *wrapping.RULES, *precision.RULES, CPU_OFFLOAD, BACKWARD_PREFETCH),
+    *(FORWARD_PREFETCH, LIMIT, USE_ORIG_PARAMS, DEVICE_ID, SYNC, INIT_FUNCTION, IGNORED),
 )

@@ -1,7 +1,5 @@
 """The code of a constructor in torch's words, which its arguments add to, and the values that the file shows for it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass, field

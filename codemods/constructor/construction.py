@@ -1,7 +1,5 @@
 """One call that makes units of FSDP1: how it is spelled, and its arguments by FSDP1's signature."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,23 +11,10 @@ from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
 
 # FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.15.
-SIGNATURE = (
-    "module",
-    "process_group",
-    "sharding_strategy",
-    "cpu_offload",
-    "auto_wrap_policy",
-    "backward_prefetch",
-    "mixed_precision",
-    "ignored_modules",
-    "param_init_fn",
-    "device_id",
-    "sync_module_states",
-    "forward_prefetch",
-    "limit_all_gathers",
-    "use_orig_params",
-    "ignored_states",
-    "device_mesh",
+SIGNATURE = tuple(
+    """module process_group sharding_strategy cpu_offload auto_wrap_policy backward_prefetch mixed_precision ignored_modules
+    param_init_fn device_id sync_module_states forward_prefetch limit_all_gathers use_orig_params ignored_states
+    device_mesh""".split()  # noqa: SIM905
 )
 # Spellings of torch 1.11 to 2.0.
 FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters": "ignored_states"}
@@ -39,6 +24,7 @@ DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
 
 CONSTRUCTOR = Rule("FSDP002", "fsdp1-constructor")
+ASSUMPTION = Rule("FSDP003", "assumption")
 UNPACKED = Rule("FSDP004", "dynamic-constructor")
 UNKNOWN = Rule("FSDP019", "unknown-argument")
 

@@ -3,8 +3,6 @@
 It is in torch's words where the file shows every value, a loop over `units` or a function elsewhere.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +31,7 @@ from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import
 from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.swap import written_out
+from fsdp_migrate.codemods.uses.methods import is_replaced
 from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.facts.reach import reach_of
@@ -101,16 +100,8 @@ def find(context: Context) -> Iterator[Found]:
 def _constructor(construction: Construction, decision: Decision) -> Found:
     call, construct, form = construction.call, construction.kind, decision.form
     if form is not None:
-        return Found(
-            CONSTRUCTOR,
-            call,
-            Action.REWRITE,
-            form.message,
-            construct,
-            edits=form.edits,
-            imports=form.imports,
-            removed=form.removed,
-        )
+        made = form.edits, form.imports, form.removed
+        return Found(CONSTRUCTOR, call, Action.REWRITE, form.message, construct, *made)
     message = "stays on the bridge"
     if decision.reasons:
         count = f"{len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
@@ -223,8 +214,11 @@ def _by_units(construction: Construction, place: layout.Place, reason: str) -> F
     need = _runtime("units", construction)
     inside = {*ast.walk(construction.call)}
     # Those have an edit of their own, which leaves no room for one of the whole statement.
-    is_written_out = any(node in inside for node, _ in written_out(construction.context))
-    if is_written_out or not _is_free(construction.context, construction.call, need):
+    has_own = any(node in inside for node, _ in written_out(construction.context)) or any(
+        isinstance(node, ast.Attribute) and is_replaced(construction.context, node)
+        for node in inside
+    )
+    if has_own or not _is_free(construction.context, construction.call, need):
         return _by_function(construction)
     return Form(
         "becomes fully_shard(...) on every unit that FSDP1 would make: units(...) reads its arguments"

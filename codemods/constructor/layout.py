@@ -1,7 +1,5 @@
 """The code of a constructor on FSDP2, and where it goes: statements in its place, or a function that takes its place."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -58,7 +56,10 @@ def place_of(construction: Construction) -> Place | None:
         return Place(statement, "" if target == dotted else target, dotted)
     name = target if target not in ("", "return") else context.local("model", call)
     returned = "return" if target == "return" else ""
-    return Place(statement, returned, name, f"{name} = {_bracketed(context.source(module))}")
+    source = context.source(module)
+    if NEWLINE.search(source):  # for a statement of its own; Black drops spare brackets
+        source = f"({source})"
+    return Place(statement, returned, name, f"{name} = {source}")
 
 
 def _target(context: Context, statement: ast.AST) -> str | None:
@@ -76,11 +77,6 @@ def _target(context: Context, statement: ast.AST) -> str | None:
         first, ast.Name | ast.Attribute | ast.Subscript
     )
     return ast.unparse(first) if named and not _calls(first) else None
-
-
-def _bracketed(text: str) -> str:
-    """An expression that may go over several lines, for a statement of its own; Black drops spare brackets."""
-    return f"({text})" if NEWLINE.search(text) else text
 
 
 def _calls(path: ast.expr) -> bool:

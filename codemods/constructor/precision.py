@@ -5,8 +5,6 @@ guides miss. FSDP1 casts the inputs of the root only, FSDP2 those of every unit.
 keeps every BatchNorm in full precision.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 

@@ -5,8 +5,6 @@ are freed after forward. FSDP2 has an argument for each, `mesh` and `reshard_aft
 one `units` makes or reads.
 """
 
-from __future__ import annotations
-
 import ast
 
 from fsdp_migrate.codemods.constructor.code import AtRunTime, Code

@@ -5,8 +5,6 @@ their own, and its first child is not the model itself. Code that is loud about 
 searched for.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -122,14 +120,12 @@ def _children(context: Context) -> Iterator[Hit]:
     file = context.file
     for name in ("children", "named_children"):
         for attribute in file.attributes.get(name, ()):
-            if context.can_be_model(attribute.value) and not _is_walked(file, attribute):
+            is_walked = isinstance(
+                file.parents[file.parents[attribute]], ast.For | ast.comprehension
+            )
+            if context.can_be_model(attribute.value) and not is_walked:
                 edit = f"take the parts of {context.source(attribute.value)} by their names"
                 yield Hit(file, attribute, "takes parts by their place in the wrapper", edit)
-
-
-def _is_walked(file: File, attribute: ast.Attribute) -> bool:
-    """Whether children are asked for all in the same way: in a loop, and not by their place."""
-    return isinstance(file.parents[file.parents[attribute]], ast.For | ast.comprehension)
 
 
 def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:

@@ -5,8 +5,6 @@ that goes by class is a loop over the modules, children before parents. Every ot
 FSDP1 does.
 """
 
-from __future__ import annotations
-
 import ast
 
 from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, is_same, shown

@@ -3,8 +3,6 @@
 Nothing else moves. Names and statements that are sorted as isort and ruff sort them stay so.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

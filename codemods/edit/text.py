@@ -1,7 +1,5 @@
 """Edits of a file's text, applied together; every byte outside of them stays as it was."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -1,7 +1,5 @@
 """`torch.nn.utils.clip_grad_norm_` on an FSDP1 model: it clipped each rank by a norm of its own."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -33,9 +31,11 @@ def find(context: Context) -> Iterator[Found]:
     """Calls of torch's function with the parameters of an FSDP1 model, and of the model's where parameters are ignored."""
     yield from _with_ignored(context)
     for name in (*context.file.loads.get(_NAME, ()), *context.file.attributes.get(_NAME, ())):
-        call = context.file.parents[name]
-        is_called = isinstance(call, ast.Call) and call.func is name
-        if not is_called and context.dotted(name) & _TORCH and context.models.shards(context.file):
+        if (
+            context.call_of(name) is None
+            and context.dotted(name) & _TORCH
+            and context.models.shards(context.file)
+        ):
             for use in [*_calls_of_field(context, name)] or [name]:
                 yield Found(RULE, use, Action.MANUAL, f"with sharded parameters it {_MESSAGE}")
     for call in context.file.calls.get(_NAME, ()):
@@ -66,9 +66,8 @@ def _calls_of_field(context: Context, name: ast.expr) -> Iterator[ast.Call]:
 def _with_ignored(context: Context) -> Iterator[Found]:
     """`model.clip_grad_norm_(...)` where ignored parameters may have gradients that differ between ranks."""
     for attribute in context.file.attributes.get(_NAME, ()):
-        call = context.file.parents[attribute]
-        of_class = context.fsdp1(attribute.value) == CLASS
-        if not isinstance(call, ast.Call) or call.func is not attribute:
+        call, of_class = context.call_of(attribute), context.fsdp1(attribute.value) == CLASS
+        if call is None:
             continue
         norm = keyword(call, "norm_type", 2 if of_class else 1)
         if norm is not None and "inf" in ast.unparse(norm):

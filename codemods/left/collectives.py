@@ -1,7 +1,5 @@
 """Collectives of c10d that are given a DTensor: a parameter, a gradient, or what a program computes of them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What torch cannot do with DTensors, or does otherwise: some optimizers, random numbers, and tests for ShardedTensor."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

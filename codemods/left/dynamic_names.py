@@ -1,7 +1,5 @@
 """FSDP1 reached by a string: `import_module("torch.distributed.fsdp")`, `patch("torch.distributed.fsdp...")`."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -40,11 +38,15 @@ def find(context: Context) -> Iterator[Found]:
         user = context.file.parents[user] if isinstance(user, ast.keyword) else user
         function = _function(context, user)
         name = is_of_fsdp1(path)
+        # An argument, or a value of a dictionary.
+        handed_on = isinstance(user, ast.Call) or (
+            isinstance(user, ast.Dict) and constant in user.values
+        )
         module = is_module(path.replace(RUNTIME, TORCH, 1))
         if (module and function in _IMPORTING) or (name and function in _PATCHING):
             yield _moved(context, constant, path)
         elif path.startswith(TORCH) and (
-            (name and _is_handed_on(constant, user))
+            (name and handed_on)
             or ((name or module) and _may_be_imported(context, constant, user, function))
         ):
             yield Found(RULE, constant, Action.MANUAL, may_give(path))
@@ -79,11 +81,6 @@ def _function(context: Context, user: ast.AST) -> str:
     # Without a list of names it gives `torch`.
     is_package = name == "__import__" and len(user.args) + len(user.keywords) == 1
     return "import_package" if is_package else name
-
-
-def _is_handed_on(constant: ast.Constant, user: ast.AST) -> bool:
-    """Whether a string goes to code that may import what it names: an argument, or a value of a dictionary."""
-    return isinstance(user, ast.Call) or (isinstance(user, ast.Dict) and constant in user.values)
 
 
 def _may_be_imported(

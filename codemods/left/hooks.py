@@ -1,7 +1,5 @@
 """Hooks: on the communication of a model, and on its parameters."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -30,8 +28,7 @@ _NEVER = "never steps under FSDP2, without an error: step in register_post_accum
 def find(context: Context) -> Iterator[Found]:
     """Hooks of FSDP1 models and of their parameters."""
     for attribute in context.file.attributes.get("register_comm_hook", ()):
-        call = context.file.parents[attribute]
-        if isinstance(call, ast.Call) and context.can_be_model(attribute.value):
+        if context.call_of(attribute) is not None and context.can_be_model(attribute.value):
             yield Found(COMMUNICATION, attribute, Action.MANUAL, _RAISES)
     for name, message in _ON_PARAMETERS.items():
         for attribute in context.file.attributes.get(name, ()):

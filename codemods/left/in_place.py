@@ -1,7 +1,5 @@
 """Code around FSDP1's wrapper that means the model itself now, and what cannot be done to a model that is sharded in place."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

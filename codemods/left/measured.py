@@ -1,7 +1,5 @@
 """Which parameters and gradients of a file go into a norm, a sum or a mean."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -10,20 +8,8 @@ from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.parameters import PARTS
 
 _REDUCING = frozenset(
-    {
-        "all",
-        "amax",
-        "amin",
-        "any",
-        "cosine_similarity",
-        "count_nonzero",
-        "dist",
-        "dot",
-        "max",
-        "mean",
-        "median",
-    }
-    | {"min", "mse_loss", "nansum", "norm", "quantile", "std", "sum", "var", "vdot", "vector_norm"}
+    """all amax amin any cosine_similarity count_nonzero dist dot max mean median min mse_loss nansum norm quantile std sum var
+    vdot vector_norm""".split()  # noqa: SIM905
 )
 # Done to every element, between a gradient and its norm.
 ELEMENTWISE = frozenset(

@@ -1,7 +1,5 @@
 """The classes of a model's modules, listed: a model that is sharded in place has no wrappers among them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -21,31 +19,27 @@ def find(context: Context) -> Iterator[Found]:
         return
     for attribute in context.file.attributes.get("__name__", ()):
         compared = isinstance(context.file.parents[attribute], ast.Compare)
-        subject = None if compared else _subject(attribute.value)
-        if subject is not None and _is_any_module(context, subject):
+        subject = None if compared else subject_of(attribute.value)
+        if subject is not None and is_any_module(context, subject):
             message = "FSDP1's wrappers were modules, too: where their number or their names matter, count FSDPModules"
             yield Found(RULE, attribute, Action.MANUAL, message)
 
 
-def _subject(cls: ast.expr) -> ast.Name | None:
+def subject_of(cls: ast.expr) -> ast.expr | None:
     """`module` of `type(module)` and of `module.__class__`."""
     if isinstance(cls, ast.Call) and getattr(cls.func, "id", "") == "type" and cls.args:
-        cls = cls.args[0]
-    elif isinstance(cls, ast.Attribute) and cls.attr == "__class__":
-        cls = cls.value
-    else:
-        return None
-    return cls if isinstance(cls, ast.Name) else None
+        return cls.args[0]
+    return cls.value if isinstance(cls, ast.Attribute) and cls.attr == "__class__" else None
 
 
-def _is_any_module(context: Context, name: ast.Name) -> bool:
+def is_any_module(context: Context, name: ast.expr) -> bool:
     """Whether a name goes over all modules of what can be a model."""
     file = context.file
     for around in file.ancestors(name):
         loops = [around] if isinstance(around, ast.For) else getattr(around, "generators", ())
         for each in loops:
             bound = {node.id for node in ast.walk(each.target) if isinstance(node, ast.Name)}
-            if name.id in bound and isinstance(each.iter, ast.Call):
+            if getattr(name, "id", "") in bound and isinstance(each.iter, ast.Call):
                 if last_name(each.iter.func) in _WALKS:
                     return context.can_be_model(getattr(each.iter.func, "value", each.iter))
         if isinstance(around, ast.Lambda | ast.FunctionDef):

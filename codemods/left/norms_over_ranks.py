@@ -4,8 +4,6 @@ Each rank's part of the sum was that of its shards. How a parameter is cut into 
 `local_shard` of the runtime gives the total that FSDP1 gave; of a parameter that is not sharded, the parameter itself.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -57,8 +55,8 @@ def _adds_up(context: Context, value: ast.AST, done: str) -> bool:
     """Whether a value goes into a sum over all elements and ranks, and nowhere else."""
     parent = context.file.parents[value]
     if isinstance(parent, ast.Attribute):
-        call = context.file.parents[parent]
-        if isinstance(call, ast.Call) and call.func is parent:
+        call = context.call_of(parent)
+        if call is not None:
             after = _method(call, parent.attr, done)
             return after is not None and _adds_up(context, call, after)
         return parent.attr == "data" and _adds_up(context, parent, done)

@@ -1,7 +1,5 @@
 """States of optimizers in files that each rank writes and reads by itself: FSDP1's held flat shards, FSDP2's hold DTensors."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

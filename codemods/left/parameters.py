@@ -4,8 +4,6 @@ Between forwards FSDP1's parameters were this rank's shards, plain tensors of on
 shape. Which of the two a program means is for a person to say: `local_shard` of the runtime gives the shard.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator
@@ -69,7 +67,9 @@ def find(context: Context) -> Iterator[Found]:
     for node in (*measured(context), *_asked_for_none(context)):
         if is_sharded(context, node) and not is_local_now(context, node):
             yield Found(RULE, node, Action.MANUAL, f"now {NORM}", shortened(_use(context, node)))
-    yield from _vectors(context)
+    for call in context.file.calls.get("parameters_to_vector", ()):
+        if call.args and taken(context).are_parameters(call.args[0], context.file):
+            yield Found(RULE, call, Action.MANUAL, _VECTOR)
 
 
 def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
@@ -78,7 +78,7 @@ def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
         yield attribute, _COUNT
     for attribute in _used(context, lambda c, node: decides(c.file, node), *SHAPES):
         yield attribute, SHAPE
-    for attribute in _used(context, _is_called, *_FAILING):
+    for attribute in _used(context, Context.call_of, *_FAILING):
         yield attribute, _FAILING[attribute.attr]
     for attribute in shapes(context.file):
         if is_sharded(context, attribute.value):
@@ -120,13 +120,6 @@ def shapes(file: File) -> Iterator[ast.Attribute]:
                 yield attribute
 
 
-def _vectors(context: Context) -> Iterator[Found]:
-    """Sharded parameters that are joined into one vector."""
-    for call in context.file.calls.get("parameters_to_vector", ()):
-        if call.args and taken(context).are_parameters(call.args[0], context.file):
-            yield Found(RULE, call, Action.MANUAL, _VECTOR)
-
-
 def _sought(context: Context) -> Iterator[ast.expr]:
     """The sharded parameters that are sought, or whose `id` is, among those of before wrapping."""
     file = context.file
@@ -151,11 +144,11 @@ def _sought(context: Context) -> Iterator[ast.expr]:
 def _of_parts(context: Context) -> Iterator[ast.Call]:
     """`model.head.parameters()` of a model whose parameters were flat, and its own: a part had only those of units in it."""
     for attribute in context.file.attributes.get("parameters", ()):
-        part, call = attribute.value, context.file.parents[attribute]
+        part, call = attribute.value, context.call_of(attribute)
         around = part.value if isinstance(part, ast.Attribute) and part.attr not in INNER else None
         while isinstance(around, ast.Attribute) and around.attr in INNER:
             around = around.value
-        if around is not None and isinstance(call, ast.Call) and call.func is attribute:
+        if around is not None and call is not None:
             if context.can_be_model(around) and _were_flat(context):
                 if not is_known_as_whole(context, call):
                     yield call
@@ -227,7 +220,7 @@ def _say_nothing_else(program: Program, context: Context) -> bool:
 
 
 def _used(
-    context: Context, asked: Callable[[Context, ast.Attribute], bool], *names: str
+    context: Context, asked: Callable[[Context, ast.Attribute], object], *names: str
 ) -> Iterator[ast.Attribute]:
     """The uses of some attributes on sharded parameters that satisfy `asked`."""
     for name in names:
@@ -239,15 +232,10 @@ def _used(
 def _is_counted(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a number is asked for: neither whether there is any, nor one by which something is decided at once."""
     around = context.file.parents[context.file.parents[attribute]]
-    if not _is_called(context, attribute) or isinstance(around, ast.Compare):
+    if context.call_of(attribute) is None or isinstance(around, ast.Compare):
         return False
     is_shown = taken(context, proven=True).is_parameter(attribute.value, context.file)
     return is_shown or _reduces_over_ranks(context, attribute)
-
-
-def _is_called(context: Context, attribute: ast.Attribute) -> bool:
-    call = context.file.parents[attribute]
-    return isinstance(call, ast.Call) and call.func is attribute
 
 
 def decides(file: File, attribute: ast.Attribute) -> bool:

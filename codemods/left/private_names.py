@@ -1,7 +1,5 @@
 """Names of torch's private FSDP1 modules: they import fine, and answer wrongly about a model on FSDP2."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -12,64 +10,24 @@ from fsdp_migrate.facts.names import is_private
 from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.findings import Action
 
-HANDLE = (
-    "FSDP2 has no handles: unit.unshard() gathers a unit's parameters, unit.reshard() frees them"
-)
-FLAT = "FSDP2 has no flat parameters: unit.parameters() are DTensors, and p.to_local() is this rank's shard"
-_ISINSTANCE = "use isinstance(module, FullyShardedDataParallel)"
-_SUMMON = "use FullyShardedDataParallel.summon_full_params"
-_FORWARD = "call the model: its forward gathers and frees parameters by itself"
-_LAZY = "model.check_is_root() initializes the bridge's model, and so does its first forward"
-_OTHER = "reads FSDP1's private state, which an FSDP2 model does not have"
-
-# Names of torch's private FSDP1 modules.
-_NAMES = {
-    "FlatParameter": FLAT,
-    "FlatParamHandle": HANDLE,
-    "_FSDPState": _ISINSTANCE,
-    "_get_fsdp_handles": HANDLE,
-    "_get_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
-    "_get_module_fsdp_state": _ISINSTANCE,
-    "_get_module_fsdp_state_if_fully_sharded_module": _ISINSTANCE,
-    "_has_fsdp_params": _ISINSTANCE,
-    "_is_fsdp_flattened": "use isinstance(parameter, DTensor)",
-    "_lazy_init": _LAZY,
-    "_module_handle": HANDLE,
-    "_post_forward": _FORWARD,
-    "_pre_forward": _FORWARD,
-    "_reshard": "unit.reshard() frees a unit's parameters",
-    "_root_pre_forward": _FORWARD,
-    "_unshard": "unit.unshard() gathers a unit's parameters",
-    "_unshard_fsdp_state_params": _SUMMON,
-    "_unshard_params": _SUMMON,
-    "_unshard_params_for_summon": _SUMMON,
-}
-# Names that mean the same for any module, and modules of such names.
-_HARMLESS = frozenset(
-    {
-        "FSDP_PREFIX",
-        "FSDP_WRAPPED_MODULE",
-        "HandleTrainingState",
-        "TrainingState",
-        "_ConfigAutoWrap",
-        "_Policy",
-        "_fsdp_extensions",
-        "_recursive_wrap",
-        "_set_fsdp_extensions",
-        "_shard_utils",
-        "_wrap",
-        "clean_tensor_name",
-    }
-)
 NAME = Rule("FSDP014", "private-api")
 RULES = (NAME,)
+
+# Names of torch's private FSDP1 modules, and what to do.
+_NAMES = NAME.table
+_OTHER = "reads FSDP1's private state, which an FSDP2 model does not have"
+# Names that mean the same for any module, and modules of such names.
+_HARMLESS = frozenset(
+    """FSDP_PREFIX FSDP_WRAPPED_MODULE HandleTrainingState TrainingState _ConfigAutoWrap _Policy _fsdp_extensions
+    _recursive_wrap _set_fsdp_extensions _shard_utils _wrap clean_tensor_name""".split()  # noqa: SIM905
+)
 
 
 def find(context: Context) -> Iterator[Found]:
     """Private names of torch's FSDP1."""
     if is_copy(context.file):
         return  # torch's own code
-    imported = _imported(context)
+    imported = {local: b.alias for local, b, path in _imports(context) if _concerns(path)}
     nodes = {
         _outermost(context, load) for name in imported for load in context.file.loads.get(name, ())
     }
@@ -89,11 +47,6 @@ def _imports(context: Context) -> Iterator[tuple[str, Imported, str]]:
                 if isinstance(binding, Imported):
                     member = f".{binding.member}" if binding.member else ""
                     yield local, binding, f"{binding.module}{member}"
-
-
-def _imported(context: Context) -> dict[str, ast.alias]:
-    """The local names of private FSDP1 names and modules, with their imports."""
-    return {local: binding.alias for local, binding, path in _imports(context) if _concerns(path)}
 
 
 def _written_out(context: Context) -> Iterator[ast.Attribute]:

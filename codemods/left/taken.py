@@ -1,7 +1,5 @@
 """Which expressions of a file are parameters or gradients that count as sharded."""
 
-from __future__ import annotations
-
 import ast
 
 from fsdp_migrate.codemods.context import Context

@@ -1,59 +1,31 @@
 """Private attributes of FSDP1's wrapper: handles, flat parameters and their names."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.left.private_names import FLAT, HANDLE
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
-_STREAMS = "each root of FSDP2 has streams of its own: leave this out, or share them by torch's share_comm_ctx([roots])"
-# Attributes of FSDP1's wrapper that the bridge's does not have.
-ATTRIBUTES = {
-    "_all_fsdp_states": "FullyShardedDataParallel.fsdp_modules(model) lists the units",
-    "_all_handles": HANDLE,
-    "_assert_state": "use model.training_state",
-    "_comm_hook": "FSDP2 has no communication hooks",
-    "_comm_hook_state": "FSDP2 has no communication hooks",
-    "_exec_order_data": "FSDP2 records no order: set_modules_to_forward_prefetch() takes one",
-    "_flat_param": FLAT,
-    "_free_event_queue": HANDLE,
-    "_fsdp_extension": "pass a device_mesh for tensor parallelism",
-    "_fully_sharded_module_to_handle": HANDLE,
-    "_handle": HANDLE,
-    "_handles": HANDLE,
-    "_has_params": "test whether list(unit.parameters()) is empty",
-    "_lazy_init": "model.check_is_root() initializes the bridge's model, and so does its first forward",
-    "_pre_unshard_stream": _STREAMS,
-    "_streams": _STREAMS,
-    "_reset_lazy_init": "wrap a new model instead",
-    "_sync_gradients": "set_requires_gradient_sync() switches the reduction of gradients",
-    "_unshard": "unit.unshard() gathers a unit's parameters",
-    "_unshard_event": HANDLE,
-    "_unshard_stream": _STREAMS,
-    "_wait_unshard_streams_on_current_stream": HANDLE,
-    "params": "use parameters() of the whole model, once: those of a unit include those of the units in it",
-}
+ATTRIBUTE = Rule("FSDP366", "wrapper-internals")
+RESHARD = Rule("FSDP368", "handle-reshard")
+RULES = (ATTRIBUTE, RESHARD)
+
+# Attributes of FSDP1's wrapper that the bridge's does not have, and what to do.
+ATTRIBUTES = ATTRIBUTE.table
+FLAT = ATTRIBUTES["_flat_param"]
 # Attributes of flat parameters, and of what held them, that nothing else has.
 _OF_FLAT = frozenset(
-    {"_flat_param_to", "_full_param_padded", "_is_grad_none_mask", "_local_shard", "_mp_shard"}
-    | {"_saved_grad_shard", "_shard_param_infos", "_shard_param_offsets", "_sharded_size"}
-    | {"_unpadded_unsharded_size", "_use_sharded_flat_param", "_use_sharded_views"}
-    | {"_use_unsharded_flat_param", "_use_unsharded_views", "flat_param_to", "sharded_grad"}
-    | {"unshard_grad", "_param_infos", "_shared_param_infos"}
+    """_flat_param_to _full_param_padded _is_grad_none_mask _local_shard _mp_shard _param_infos _saved_grad_shard
+    _shard_param_infos _shard_param_offsets _sharded_size _shared_param_infos _unpadded_unsharded_size
+    _use_sharded_flat_param _use_sharded_views _use_unsharded_flat_param _use_unsharded_views flat_param_to sharded_grad
+    unshard_grad""".split()  # noqa: SIM905
 )
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
 _LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
-
-ATTRIBUTE = Rule("FSDP366", "wrapper-internals")
-RESHARD = Rule("FSDP368", "handle-reshard")
-RULES = (ATTRIBUTE, RESHARD)
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -139,10 +111,8 @@ def _asks_first(file: File, attribute: ast.Attribute) -> bool:
 def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:
     """The call `model._handle.reshard(True)` around `model._handle`."""
     method = context.file.parents[attribute]
-    call = context.file.parents[method]
-    if attribute.attr != "_handle" or not isinstance(method, ast.Attribute):
-        return None
-    if method.attr != "reshard" or not isinstance(call, ast.Call) or call.func is not method:
+    call = context.call_of(method)
+    if call is None or (attribute.attr, getattr(method, "attr", "")) != ("_handle", "reshard"):
         return None
     given = values_given(call)
     frees = len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True

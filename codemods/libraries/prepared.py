@@ -4,8 +4,6 @@ The rules for a model that the program shards itself look at them too. Of the re
 (`Accelerator.prepare`, `prepare_model`); its model is a plain one of `fully_shard`, on which nothing answers for FSDP1.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -78,7 +76,9 @@ def find(context: Context) -> Iterator[Found]:
     yield from _called(sharded)
     yield from _norms(sharded)
     yield from _tested(sharded)
-    found = context.ask(sharded, _is_of_models) if context.ask else ()
+    # About what is done with models, whoever shards them; the others know none.
+    of_models = lambda name: name.startswith("left.") and name not in _BY_NAME  # noqa: E731
+    found = context.ask(sharded, of_models) if context.ask else ()
     yield from (each for each in found if not is_for_others(context.file, each.node))
 
 
@@ -97,13 +97,7 @@ def _is_concerned(context: Context) -> bool:
     return trains or not reach.is_start(str(file.path))
 
 
-# These know no models.
 _BY_NAME = ("left.dynamic_names", "left.private_names", "left.module_names")
-
-
-def _is_of_models(name: str) -> bool:
-    """Whether a module of rules is about what is done with models, whoever shards them."""
-    return name.startswith("left.") and name not in _BY_NAME
 
 
 def _prepared(context: Context) -> Iterator[Found]:

@@ -1,7 +1,5 @@
 """FSDP1 of Accelerate, transformers and Lightning as Python sets it: in calls and in dictionaries."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """`isinstance(model, FSDP)` and annotations: the class of a plain model is `FSDPModule`."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Iterator

@@ -1,10 +1,9 @@
 """Methods and attributes of FSDP1's class: under `like_fsdp1` a model answers them, in torch's form functions replace them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.constructor.arguments import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.file import last_name
@@ -19,31 +18,24 @@ RULES = (CLIP, NO_SYNC, APPLY, MODULE)
 
 # What answers each, the function of the runtime that does the same, and what the finding says of that.
 _UNWRAP = "becomes unwrap(model): a model of fully_shard is itself, one of DDP has a wrapper"
+_CLIPS = "becomes clip_grad_norm_ of the runtime, which returns a plain tensor as FSDP1's did"
+_SYNCS = "becomes no_sync(model), which turns gradient reduction off and on again, of a model in any form"
+_GATHERS = "goes into `with summon_full_params(...)`, since FSDP1's apply gathers the parameters"
 _ANSWERED = {
-    "clip_grad_norm_": (
-        CLIP,
-        "clip_grad_norm_",
-        "becomes clip_grad_norm_ of the runtime, which returns a plain tensor as FSDP1's did",
-    ),
-    "no_sync": (
-        NO_SYNC,
-        "no_sync",
-        "becomes no_sync(model), which turns gradient reduction off and on again, of a model in any form",
-    ),
-    "apply": (
-        APPLY,
-        "summon_full_params",
-        "goes into `with summon_full_params(...)`, since FSDP1's apply gathers the parameters",
-    ),
+    "clip_grad_norm_": (CLIP, "clip_grad_norm_", _CLIPS),
+    "no_sync": (NO_SYNC, "no_sync", _SYNCS),
+    "apply": (APPLY, "summon_full_params", _GATHERS),
     "module": (MODULE, "unwrap", _UNWRAP),
     "_fsdp_wrapped_module": (MODULE, "unwrap", _UNWRAP),
 }
 _TORCH = "torch.nn.utils.clip_grad_norm_"
+_BY_TORCH = (
+    f"becomes {_TORCH}, which takes the norm over all shards, in the gradients' dtype where FSDP1 took it in float32: all "
+    "parameters are DTensors on one device"
+)
 # What has methods of these names beside models: Accelerate's and Lightning's objects, and `nn.utils`.
 _NO_MODELS = ("self", "accelerator", "fabric", "utils")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-# Of these parameters some are no DTensors, or on the CPU: torch's function refuses them.
-_MIXED = ("CPUOffload", "cpu_offload", "ignored_modules", "ignored_states", "ignored_parameters")
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -53,12 +45,8 @@ def find(context: Context) -> Iterator[Found]:
             if not isinstance(attribute.ctx, ast.Load) or not _may_be_model(context, attribute):
                 continue
             if edit := _by_torch(context, attribute):
-                message = (
-                    "becomes torch.nn.utils.clip_grad_norm_, which takes the norm over all shards, "
-                    "in the gradients' dtype where FSDP1 took it in float32"
-                )
                 edits = lambda edit=edit: [edit]  # noqa: E731
-                yield Found(rule, attribute, Action.REWRITE, message, edits=edits)
+                yield Found(rule, attribute, Action.REWRITE, _BY_TORCH, edits=edits)
             elif context.form != "torch":
                 parameters = ", with whole parameters" if name == "apply" else ""
                 message = f"the model answers {name} as FSDP1's did{parameters}"
@@ -75,6 +63,12 @@ def find(context: Context) -> Iterator[Found]:
                 yield Found(
                     rule, attribute, Action.RUNTIME, becomes, edits=edits, imports=tuple(imports)
                 )
+
+
+def is_replaced(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a function takes the place of an attribute, in torch's form."""
+    is_read = context.form == "torch" and isinstance(attribute.ctx, ast.Load)
+    return is_read and attribute.attr in _ANSWERED and _may_be_model(context, attribute)
 
 
 def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
@@ -95,14 +89,9 @@ def _is_gathered(context: Context, attribute: ast.Attribute) -> bool:
     return any(last_name(call.func) == "summon_full_params" for call in calls)
 
 
-def _call(context: Context, attribute: ast.Attribute) -> ast.Call | None:
-    parent = context.file.parents[attribute]
-    return parent if isinstance(parent, ast.Call) and parent.func is attribute else None
-
-
 def _by_runtime(context: Context, attribute: ast.Attribute) -> Edit | None:
     """The edit that puts the runtime's function in the place of a use; None where it has no such place."""
-    call, model = _call(context, attribute), context.source(attribute.value)
+    call, model = context.call_of(attribute), context.source(attribute.value)
     statement = context.file.statement(attribute)
     if attribute.attr == "clip_grad_norm_":
         return _clip(context, attribute, call, f"clip_grad_norm_({model}") if call else None
@@ -121,7 +110,7 @@ def _by_runtime(context: Context, attribute: ast.Attribute) -> Edit | None:
 
 def _by_torch(context: Context, attribute: ast.Attribute) -> Edit | None:
     """The edit that puts torch's function in the place of `model.clip_grad_norm_(...)`; None where that is another norm."""
-    call = _call(context, attribute) if attribute.attr == "clip_grad_norm_" else None
+    call = context.call_of(attribute) if attribute.attr == "clip_grad_norm_" else None
     if call is None or context.form != "torch" or not _torch_will_do(context, call):
         return None
     return _clip(
@@ -144,7 +133,7 @@ def _torch_will_do(context: Context, call: ast.Call) -> bool:
     starred = any(isinstance(a, ast.Starred) for a in call.args) or any(
         keyword.arg is None for keyword in call.keywords
     )
-    mixed = context.program.has("|".join(_MIXED))
+    mixed = context.program.once(are_mixed)
     own = context.program.has("def clip_grad_norm_")
     receiver = context.can_be_model(call.func.value)  # type: ignore[attr-defined]
     simple = finite and receiver and not (starred or mixed or own) and has_torch(context, call)

@@ -1,7 +1,5 @@
 """`ShardedGradScaler`: a GradScaler whose ranks skip a step together, which `torch.amp.GradScaler` does for DTensors."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ RULE = Rule("FSDP351", "sharded-grad-scaler")
 RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"
+_PLAIN = "becomes torch.amp.GradScaler, which also skips a step on all ranks together"
 _ALONE = "now skips a step on all ranks together: under FSDP1 each rank looked for infinities in its own shards alone"
 _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
 _OPTIMIZER = re.compile(r"[Oo]ptim|Ada[dgm]|SGD|Lion|RMSprop")
@@ -56,17 +55,9 @@ def find(context: Context) -> Iterator[Found]:
 def _plain(context: Context, reference: ast.expr, call: ast.Call) -> Found:
     spelled = has_torch(context, call)
     name = "torch.amp.GradScaler" if spelled else "GradScaler"
-
-    return Found(
-        RULE,
-        reference,
-        Action.REWRITE,
-        "becomes torch.amp.GradScaler, which also skips a step on all ranks together",
-        _NAME,
-        edits=lambda: [context.replace(reference, name)],
-        imports=() if spelled else (Import("torch.amp", "GradScaler", reference),),
-        removed=(reference,),
-    )
+    imports = () if spelled else (Import("torch.amp", "GradScaler", reference),)
+    made = lambda: [context.replace(reference, name)], imports, (reference,)
+    return Found(RULE, reference, Action.REWRITE, _PLAIN, _NAME, *made)
 
 
 def _reason(context: Context, call: ast.Call | None) -> str:

@@ -3,12 +3,11 @@
 The runtime serves every type but LOCAL_STATE_DICT, of a model in any form; saving from rank 0 alone is in torch's words.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.constructor.arguments import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.edit.text import comments_between
 from fsdp_migrate.codemods.imports import removal, spent
@@ -17,6 +16,8 @@ from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
 CONTEXT = Rule("FSDP331", "state-dict-context")
@@ -28,6 +29,7 @@ RULES = (CONTEXT, SET_TYPE, LOCAL, OPTIMIZER)
 _MODULE = "torch.distributed.checkpoint.state_dict"
 _FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
 _ON_RANK_0 = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
+_WHOLE = "options=StateDictOptions(full_state_dict=True)"
 _FLAGS = ("offload_to_cpu", "rank0_only")
 # Groups of ranks in which another rank than the first of all may be rank 0.
 _GROUPS = (
@@ -38,6 +40,7 @@ _GROUPS = (
 _OWN_NAMES = re.compile(
     rb"_state_dict_(?:post_)?hook|def (?:_save_to_)?state_dict\b|def get_extra_state\b|(?<!@)\btorch\.compile\("
 )
+OF_MODELS = ("state_dict", "load_state_dict")
 _TYPED = ("state_dict_type", "set_state_dict_type")
 # What the runtime's functions for optimizers do; the others return what `optimizer.load_state_dict` takes.
 _OF_OPTIMIZERS = {
@@ -75,13 +78,14 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime returns what FSDP1 did")
     yield from _local_types(context)
     yield from _of_optimizers(context)
+    yield from _saved(context)
 
 
 def _calls(context: Context, name: str) -> Iterator[tuple[ast.Attribute, ast.Call]]:
     """The calls of a static method, by FSDP1's class or by a model."""
     for attribute in context.file.attributes.get(name, ()):
-        call = context.file.parents[attribute]
-        if isinstance(call, ast.Call) and call.func is attribute:
+        call = context.call_of(attribute)
+        if call is not None:
             if context.fsdp1(attribute.value) == CLASS or _is_of_model(context, attribute, call):
                 yield attribute, call
 
@@ -165,6 +169,72 @@ def _is_known_to_torch(program: Program) -> bool:
     return not any(_OWN_NAMES.search(program.data(path)) for path in program.paths)
 
 
+def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
+    """`model.state_dict()` and `model.load_state_dict(state)` where no type is set, and whether torch's function takes the
+    place of the first; none where a type may be set elsewhere."""
+    reach = reach_of(context.program).of(context.file.path)
+    if not any(context.program.once(_sets_for_others, path) for path in reach):
+        for use in (each for name in OF_MODELS for each in context.file.attributes.get(name, ())):
+            if not is_typed(context.file, use) and context.can_be_model(use.value):
+                yield use, _is_saved(context, use)
+
+
+def _sets_for_others(program: Program, path: str) -> bool:
+    """Whether a file sets a type for good, or around code that asks for a state dict in another function."""
+    file = program.load(path) if program.mentions(path) else None
+    if file is None or "state_dict_type" not in file.text:
+        return False
+    asked = [a for name in (*OF_MODELS, *OPTIMIZER_STATES) for a in file.attributes.get(name, ())]
+    around = {each for attribute in asked for each in file.ancestors(attribute)}
+    contexts = map(file.statement, file.attributes.get("state_dict_type", ()))
+    return "set_state_dict_type" in file.text or not {*contexts} <= around
+
+
+def _is_saved(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a whole state dict goes to `torch.save` at once: torch's function shares buffers, and FSDP1's are copies."""
+    file, program, call = context.file, context.program, context.call_of(attribute)
+    statement = file.statement(attribute)
+    if attribute.attr != "state_dict" or call is None or call.args + call.keywords:
+        return False
+    holder, uses = _holder(file, call), list[ast.expr]([call])
+    if isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Name):
+        uses = [*file.reads(holder.targets[0])]
+    block = file.block(statement)
+    near = {*block[block.index(statement) :][:2]}
+    return (
+        bool(uses)
+        and all("torch.save" in _called(context, _holder(file, use)) for use in uses)
+        and all(near & {*file.ancestors(use)} for use in uses)
+        and not is_for_others(file, call)
+        and not program.has(r"DistributedDataParallel|\bDDP\b")
+        and not program.once(are_mixed)
+        and not any(_OWN_NAMES.search(program.data(path)) for path in program.paths)
+        and all(context.means(each, attribute, f"{_MODULE}.{each}") for each in _FUNCTIONS)
+    )
+
+
+def _holder(file: File, node: ast.AST) -> ast.AST:
+    """What is given an expression, or a dictionary or list with it."""
+    holder = file.parents[node]
+    return _holder(file, holder) if isinstance(holder, ast.Dict | ast.List | ast.Tuple) else holder
+
+
+def _called(context: Context, node: ast.AST) -> frozenset[str]:
+    return context.dotted(node.func) if isinstance(node, ast.Call) else frozenset()
+
+
+def _saved(context: Context) -> Iterator[Found]:
+    """The whole state dicts that are saved at once, in torch's form."""
+    for attribute, is_saved in untyped(context) if context.form == "torch" else ():
+        if is_saved:
+            call = context.file.parents[attribute]
+            code = f"get_model_state_dict({context.source(attribute.value)}, {_WHOLE})"
+            edit, needs = context.replace(call, code), [Import(_MODULE, n) for n in _FUNCTIONS]
+            message = "becomes get_model_state_dict, which gives every rank whole tensors as FSDP1's model did"
+            edits = lambda edit=edit: [edit]  # noqa: E731
+            yield Found(CONTEXT, call, Action.REWRITE, message, edits=edits, imports=tuple(needs))
+
+
 def _raises(node: ast.AST) -> Found:
     """The finding where LOCAL_STATE_DICT is asked for."""
     message = (
@@ -177,16 +247,16 @@ def _raises(node: ast.AST) -> Found:
 def _are_all_in_contexts(context: Context) -> bool:
     """Whether each state dict of a model is asked for in a context of a type, so that one set for good applies to none."""
     asked = [
-        _is_typed(file, attribute)
+        is_typed(file, attribute)
         for file in context.program.files
-        for name in ("state_dict", "load_state_dict", *OPTIMIZER_STATES)
+        for name in (*OF_MODELS, *OPTIMIZER_STATES)
         for attribute in file.attributes.get(name, ())
         if name in OPTIMIZER_STATES or context.models.can_hold(attribute.value, file)
     ]
     return bool(asked) and all(asked)
 
 
-def _is_typed(file: File, node: ast.AST) -> bool:
+def is_typed(file: File, node: ast.AST) -> bool:
     """Whether a node is in the context of a type of state dicts."""
     items = (i for n in file.ancestors(node) if isinstance(n, ast.With) for i in n.items)
     return any("state_dict_type" in file.source(item.context_expr) for item in items)

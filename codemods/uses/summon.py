@@ -1,7 +1,5 @@
 """`FSDP.summon_full_params(model)` and `FSDP.fsdp_modules(model)`: static functions of FSDP1's class."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 
@@ -19,10 +17,11 @@ _RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}
 
 def find(context: Context) -> Iterator[Found]:
     """The two functions of the class."""
-    for attribute in _uses(context):
-        call = context.file.parents[attribute]
-        called = isinstance(call, ast.Call) and call.func is attribute
-        if context.plain and called and isinstance(call, ast.Call):
+    for attribute in (a for name in _RULES for a in context.file.attributes.get(name, ())):
+        if context.fsdp1(attribute.value) != CLASS:
+            continue
+        call = context.call_of(attribute)
+        if context.plain and call is not None:
             if attribute.attr == "summon_full_params":
                 if context.means("summon_full_params", attribute, f"{RUNTIME}.summon_full_params"):
                     yield _summon(context, attribute)
@@ -32,13 +31,6 @@ def find(context: Context) -> Iterator[Found]:
                 continue
         message = f"the runtime's {attribute.attr} does what FSDP1's did"
         yield Found(_RULES[attribute.attr], attribute, Action.RUNTIME, message)
-
-
-def _uses(context: Context) -> Iterator[ast.Attribute]:
-    for name in _RULES:
-        for attribute in context.file.attributes.get(name, ()):
-            if context.fsdp1(attribute.value) == CLASS:
-                yield attribute
 
 
 def _summon(context: Context, attribute: ast.Attribute) -> Found:

@@ -50,7 +50,7 @@ def render_problems(problems: Iterable[Problem]) -> list[str]:
     ]
 
 
-ASSUMPTION = "FSDP003"  # in torch's form, what a constructor assumes
+ASSUMPTION = "FSDP003"  # in torch's form, what is taken for granted
 
 
 def summary(report: Report) -> str:
@@ -60,7 +60,7 @@ def summary(report: Report) -> str:
         read = "what could be read" if report.errors else counted(report.files, "file")
         return f"No {'new ' if known else ''}FSDP1 of torch in {read}.{known}"
     files = len({finding.path for finding in report.findings})
-    assumed = sum(finding.code == ASSUMPTION for finding in report.findings)
+    assumed = sum((f.code, f.action) == (ASSUMPTION, Action.REWRITE) for f in report.findings)
     found = (
         f"Found {counted(len(report.findings) - assumed, 'construct')} in {counted(files, 'file')}"
     )

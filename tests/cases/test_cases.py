@@ -38,15 +38,13 @@ DIFFERENT = {
     "clamped": "FSDP507",
 }
 
-# What differs, or ends with an error, in torch's form, and words of the finding that says so: an assumption (FSDP003), or
-# code that relies on the wrapper (FSDP005).
-ASKED, WRITTEN = "asks the model for FSDP1's methods", "p.data = x"
+# What differs, or ends with an error, in torch's form, and words of the finding at the line that says so.
 ASSUMED = {
-    "ema-in-place": WRITTEN,
+    "ema-in-place": "p.data.copy_(x), of DTensors, changes that",
     "rates-by-names": "looks for the wrapper in names",
-    "wraps-itself": ASKED,
+    "wraps-itself": "a model of fully_shard does not answer it",
     "clipping-optimizer": "clips by the norm",
-    "tests-of-classes clsname": "compares names of classes",
+    "tests-of-classes clsname": "is FSDPBlock for a unit",
     "tests-of-classes type": "compares a class",
     "own-optimizers lars": "measures whole parameters",
     "clamped": "measures whole parameters",

@@ -1,4 +1,4 @@
-"""`--form torch`: what it assumes of a program, said at each constructor, the silent assumptions first."""
+"""`--form torch`: what it assumes of a program, at its lines where the files show them, else at each constructor."""
 
 from pathlib import Path
 
@@ -21,40 +21,60 @@ def main():
 """
 ALWAYS = (
     "changes in silence unless every forward uses every parameter that is trained",
-    "changes in silence unless the optimizer is made behind this line",
-    "raises an error unless nothing asks the model for FSDP1's methods",
+    "changes in silence unless the optimizer is made after this line",
     "reads otherwise unless nothing prints names",
 )
 # A line that makes an assumption matter.
 MATTERS = {
     "p.no_weight_decay = True": "changes in silence unless nothing hangs on parameters as attributes",
     "setattr(p, 'expert', 1)": "changes in silence unless nothing hangs on parameters as attributes",
-    "p.data = p.data * 0.9": "changes in silence unless no parameter is written by `p.data = x`",
-    "torch.save(model.state_dict(), 'x')": "changes in silence unless its state_dict() is saved by",
+    "x.data = p.data * 0.9": "changes in silence unless no parameter is written by `p.data = x`",
+    "optimizer.load_state_dict(x)": "changes in silence unless its state_dict() is saved by",
     "with torch.autocast('cuda'): model(1)": "changes in silence unless autocast runs one forward a region",
     "from transformers import AutoModel": "changes in silence unless nothing compares names of classes",
     "@dataclass\n    class Output: ...": "changes in silence unless no forward returns a dataclass",
     "with torch.no_grad(): model(1)": "changes in silence unless nothing reads or changes parameters, or makes",
+    "def forward(self, x, seen):\n        seen.append(x)": "changes in silence unless no unit fills a list",
+    "net.apply(print)": "changes in silence unless no other `model.apply(f)` looks at parameters",
+    "print(block.module)": "raises an error unless nothing else asks the model for FSDP1's methods",
+    "print(getattr(model, name))": "raises an error unless nothing else asks the model for FSDP1's methods",
+}
+# A line that breaks one, of a model or its parameters, and how the finding there begins.
+BREAKS = {
+    "print(model.rank)": "raises on a model of fully_shard",
+    "print(hasattr(model, 'no_sync'))": "finds no no_sync on a model of fully_shard",
+    "model.load_state_dict({})": "takes shards, and raises for whole tensors",
+    "best = model.state_dict()": "gives shards in the memory of the parameters",
+    "model.head.weight.data = x": "changes nothing",
+    "print([m for m in model.modules() if type(m).__name__ == 'Block'])": "is FSDPBlock for a unit",
 }
 
 
-def _said(folder: Path, text: str, form: str = "torch", **files: str) -> list[str]:
-    """What is assumed at the constructor, in the order of the findings."""
+def _assumed(folder: Path, text: str, form: str = "torch", **files: str) -> dict[int, list[str]]:
+    """What is assumed, by line, in the order of the findings."""
     more = {f"{name}.py": text for name, text in files.items()}
     program = analysed(folder, {"train.py": text, "model.py": "class Net: ...\n", **more}, form)
-    found = [each for each in program.findings if each.code == "FSDP003"]
-    assert all(each.action.value == "rewrite" and each.construct == "fully_shard" for each in found)
+    found: dict[int, list[str]] = {}
+    for each in program.findings:
+        if each.code == "FSDP003":
+            found.setdefault(each.line, []).append(each.message)
+            at_constructor = each.construct == "fully_shard"
+            assert each.action.value == ("rewrite" if at_constructor else "manual")
+    return found
+
+
+def _said(folder: Path, text: str, form: str = "torch", **files: str) -> list[str]:
+    """What is assumed at the constructor, and nowhere else."""
+    found = _assumed(folder, text, form, **files)
     line = 1 + text[: text.index("FSDP(model")].count("\n")
-    assert {each.line for each in found} <= {line}
-    return [each.message for each in found]
+    assert found.keys() <= {line}
+    return found.get(line, [])
 
 
 def test_what_is_assumed_of_every_program(tmp_path: Path) -> None:
     said = _said(tmp_path, TRAIN)
     assert len(said) == len(ALWAYS)
-    assert all(
-        message.startswith(start) for message, start in zip(said, sorted(ALWAYS), strict=True)
-    )
+    assert all(message.startswith(start) for message, start in zip(said, ALWAYS, strict=True))
 
 
 @pytest.mark.parametrize("form", ["auto", "bridge"])
@@ -69,6 +89,24 @@ def test_what_is_assumed_where_it_matters(line: str, tmp_path: Path) -> None:
     said = _said(tmp_path, f"{TRAIN}    {line}\n")
     assert len(said) == len(ALWAYS) + 1
     assert sum(message.startswith(start) for message in said) == 1
+    # A file that the model may come to need not mention FSDP.
+    elsewhere = {"used": f"def use(model, p):\n    {line}\n"}
+    if "dataclass" not in line:
+        assert _said(tmp_path, f"import used\n{TRAIN}", **elsewhere) == said
+
+
+@pytest.mark.parametrize("line", BREAKS)
+def test_what_breaks_one_is_found_at_its_line(line: str, tmp_path: Path) -> None:
+    text = f"{TRAIN}    {line}\n"
+    found = _assumed(tmp_path, text)
+    at_constructor, (at_line,) = found.values()
+    assert [*found][1] == text.count("\n")
+    assert at_line.startswith(BREAKS[line])
+    assert len(at_constructor) == len(ALWAYS)  # it is not said twice
+    others = text.replace(f"    {line}", f"    if not use_fsdp:\n        {line}")
+    assert len(_said(tmp_path, others)) == len(ALWAYS) + 1
+    second = f"{TRAIN}    fully_shard(model)\n    {line}\n"  # is FSDP2's already
+    assert len(_said(tmp_path, second)) == len(ALWAYS) + 1
 
 
 def test_a_batch_norm_in_low_precision_is_assumed_away(tmp_path: Path) -> None:
@@ -83,7 +121,7 @@ def test_a_batch_norm_in_low_precision_is_assumed_away(tmp_path: Path) -> None:
 
 
 def test_silent_ones_come_first(tmp_path: Path) -> None:
-    said = _said(tmp_path, f"{TRAIN}    {'; '.join(list(MATTERS)[:4])}\n    model.eval()\n")
+    said = _said(tmp_path, f"{TRAIN}    {'; '.join([*MATTERS][:4])}; print(block.module)\n")
     kinds = [message.split(" unless ")[0] for message in said]
     order = ["changes in silence", "raises an error", "reads otherwise"]
     assert kinds == sorted(kinds, key=order.index)

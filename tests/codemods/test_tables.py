@@ -9,7 +9,7 @@ import pytest
 from fsdp_migrate.codemods.constructor import precision, sharding
 from fsdp_migrate.codemods.constructor.arguments import ROWS
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
-from fsdp_migrate.codemods.uses import scaler, state_dicts
+from fsdp_migrate.codemods.uses import assumed, scaler, state_dicts
 from fsdp_migrate.facts import names
 from fsdp_migrate.runtime import units
 
@@ -26,6 +26,13 @@ def test_every_name_is_torchs() -> None:
     assert {n for n in names.FSDP2_NAMES if not hasattr(THEIRS[""], n)} <= {
         "DataParallelMeshDims"
     }  # 2.12
+
+
+def test_what_a_model_of_fully_shard_has_not_is_known() -> None:
+    model = {*dir(THEIRS[""].FSDPModule), *dir(THEIRS[""].FullyShardedDataParallel.__base__)}
+    theirs = {n for n in dir(THEIRS[""].FullyShardedDataParallel) if not n.startswith("_")}
+    assert theirs - model
+    assert theirs - model <= {*assumed._ASKED, *assumed._REPLACED}
 
 
 def test_every_public_name_of_torch_is_known() -> None:

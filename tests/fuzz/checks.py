@@ -1,7 +1,5 @@
 """Runs the whole engine on a program, and checks what must hold for every program whatever it says."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import contextlib

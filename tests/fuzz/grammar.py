@@ -4,8 +4,6 @@ A program is made from one random generator, so that a seed names it. Programs n
 source code has to get right.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import sys

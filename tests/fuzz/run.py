@@ -3,8 +3,6 @@
 In ``tests/``. A file is read as it is where it mentions FSDP, and with an FSDP1 program at its end.
 """
 
-from __future__ import annotations
-
 import argparse
 import platform
 import sys

@@ -1,8 +1,6 @@
 """What generated programs are made of: `$FSDP` and other names of FSDP1, `$m` a model, `$call` a constructor's call, `$e` an
 expression, `$n` a new name, `$c` perhaps a comment."""
 
-from __future__ import annotations
-
 _FSDP = "torch.distributed.fsdp"
 _CLASS = f"{_FSDP}.fully_sharded_data_parallel"
 _WRAP = f"{_FSDP}.wrap"

@@ -1,10 +1,9 @@
 """Runs training programs at random on two ranks, as they are and migrated: ``python -m fuzz.training``, in ``tests/``.
 
-Each runs three times: under FSDP1, on the bridge, and in place. What it returns must be the same, or a finding by hand or the
-runtime says what is not. A program that fails, or does not end, costs that program alone: the next one has new ranks.
+Each runs under FSDP1 and in every form. What it returns must be the same, or a finding by hand or the runtime says what is not.
+Where torch's form alone differs, it must need what its assumptions name (`switches`). A program that fails, or does not end,
+costs that program alone: the next one has new ranks.
 """
-
-from __future__ import annotations
 
 import argparse
 import contextlib
@@ -18,6 +17,7 @@ import time
 import warnings
 from collections import Counter
 from functools import partial
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -29,23 +29,20 @@ from forked import LOST
 from fsdp1 import fsdp1_on_cpu
 from launch import results_in
 
-from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.findings import Action
 from fsdp_migrate.runtime import changed
-from fsdp_migrate.settings import Options
-from fsdp_migrate.source import Source
 
+from .switches import ALL, named, report_of, under_switches
 from .training_programs import Program, program
 
-FORMS = ("bridge", "auto")
+FORMS = ("bridge", "auto", "torch")
+SAME = ("equal", "close")
 _TOGETHER = 10  # programs whose results are read before the next ones run
 
 
 def migrated(source: str, form: str) -> tuple[str, list[str]]:
     """A program after its migration, and what the findings say to do by hand, or that ranks clip by their own norms."""
-    given = Source(Path("/nowhere/train.py"), "train.py", source.encode())
-    report = analyse_source(given, Options(form))
-    assert not report.errors, report.errors
+    report = report_of(source, form)
     said = {f.code for f in report.findings if f.action is Action.MANUAL or f.code == "FSDP302"}
     after = report.changes[0].after.decode()
     return after.replace('"cuda"', '"cpu"'), sorted(said)
@@ -67,20 +64,49 @@ def run(source: str, limit: int) -> dict[str, Any]:
         names.clear()
 
 
-def results(seeds: range, limit: int) -> dict[str, list[dict[str, Any]]]:
-    """What both ranks wrote of each seed's programs, by ``SEED.FORM``."""
-    tasks = []
-    for seed in seeds:
-        source = program(Random(seed)).source
-        texts = {"original": source, **{form: migrated(source, form)[0] for form in FORMS}}
-        tasks += [(f"{seed}.{form}", partial(run, text, limit)) for form, text in texts.items()]
+Ranks = list[dict[str, Any]]
+
+
+def results(texts: dict[str, str], limit: int) -> dict[str, Ranks]:
+    """What both ranks wrote of each text, by its name."""
+    tasks = [(name, partial(run, text, limit)) for name, text in texts.items()]
     with tempfile.TemporaryDirectory() as name:
         run_tasks(2, Path(name), tasks)
         return results_in(Path(name))
 
 
-def judge(given: Program, original: list[dict[str, Any]], found: list[dict[str, Any]]) -> str:
+def forms_of(seed: int) -> dict[str, str]:
+    """The texts of a seed's program, by ``SEED.FORM``."""
+    source = program(Random(seed)).source
+    every = {"original": source, **{form: migrated(source, form)[0] for form in FORMS}}
+    return {f"{seed}.{form}": text for form, text in every.items()}
+
+
+def differs_alone(given: Program, seed: int, found: dict[str, Ranks]) -> bool:
+    """Whether a program does not do in torch's form what it does in place."""
+    verdict = judge(given, found, seed, "torch")
+    is_known = verdict in SAME or verdict.startswith("the original")
+    return not is_known and judge(given, found, seed, "torch", "auto") not in SAME
+
+
+def needed(given: Program, seed: int, found: dict[str, Ranks]) -> list[str]:
+    """The assumptions that do not hold for a program in torch's form, each with where its finding stands.
+
+    None if it differs under all switches that findings name, too, or needs none of them.
+    """
+    known = named(given.source)
+    holds = {
+        name: any(judge(given, found, seed, name, as_) in SAME for as_ in ("original", "auto"))
+        for name in (ALL, *known)
+    }
+    return [f"{name} {known[name]}" for name in known if holds[ALL] and not holds[name]]
+
+
+def judge(
+    given: Program, results: dict[str, Ranks], seed: int, form: str, expected: str = "original"
+) -> str:
     """`equal`, `close`, how the original fails, or how the migrated program differs."""
+    original, found = results.get(f"{seed}.{expected}", []), results.get(f"{seed}.{form}", [])
     errors = [last_line(rank["error"]) for rank in original if "error" in rank]
     if failed := [error for error in errors if LOST not in error]:
         return f"the original fails{' on one rank' * (len(failed) < 2)}: {failed[0][:80]}"
@@ -125,28 +151,34 @@ def main() -> int:
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     seeds = range(given.seed, given.seed + (1 if given.show else given.programs))
     if given.show:
-        source = program(Random(given.seed)).source
-        print(source, *(f"# {form}\n{migrated(source, form)[0]}" for form in FORMS), sep="\n")
-        print(json.dumps(results(seeds, given.limit), indent=1))
+        print(*(f"# {name}\n{text}" for name, text in forms_of(given.seed).items()), sep="\n")
+        print(json.dumps(results(forms_of(given.seed), given.limit), indent=1))
         return 0
     started = time.monotonic()
     counts: Counter[str] = Counter()
     for first in seeds[::_TOGETHER]:
         some = seeds[first - seeds.start :][:_TOGETHER]
-        found = results(some, given.limit)
-        for seed in some:
-            drawn = program(Random(seed))
-            original = found.get(f"{seed}.original", [])
-            for form in FORMS:
-                ranks = found.get(f"{seed}.{form}", [])
-                verdict = judge(drawn, original, ranks)
-                by_runtime = {code for rank in ranks for code in rank.get("said", ())}
-                said = sorted(by_runtime | {*migrated(drawn.source, form)[1]})
-                known = verdict in ("equal", "close") or verdict.startswith("the original")
-                if known or said:
-                    counts[f"{form}: {verdict if known else 'said ' + ' '.join(said)}"] += 1
-                    continue
-                counts[f"{form}: differs"] += 1
+        drawn = {seed: program(Random(seed)) for seed in some}
+        found = results({k: v for seed in some for k, v in forms_of(seed).items()}, given.limit)
+        alone = {s: drawn[s].source for s in some if differs_alone(drawn[s], s, found)}
+        texts = {s: under_switches(source) for s, source in alone.items()}
+        every = {f"{s}.{name}": text for s in alone for name, text in texts[s].items()}
+        found |= results(every, given.limit) if every else {}
+        for seed, form in product(some, FORMS):
+            verdict = judge(drawn[seed], found, seed, form)
+            known = verdict in SAME or verdict.startswith("the original")
+            if known:
+                said = verdict
+            elif form == "torch" and seed in alone:
+                said = ", ".join(needed(drawn[seed], seed, found))
+            else:  # what says that it does in torch's form as in place says it there
+                said_in = "auto" if form == "torch" else form
+                by_runtime = {
+                    code for rank in found[f"{seed}.{form}"] for code in rank.get("said", ())
+                }
+                said = " ".join(sorted(by_runtime | {*migrated(drawn[seed].source, said_in)[1]}))
+            counts[f"{form}: {said or 'differs'}"] += 1
+            if not said:
                 print(f"seed {seed}, {form}: {verdict}", flush=True)
     wrong = sum(counts[f"{form}: differs"] for form in FORMS)
     seconds = time.monotonic() - started

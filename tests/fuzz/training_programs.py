@@ -1,7 +1,5 @@
 """Small FSDP1 training programs at random, of the models of ``nets``; a seed names one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 
@@ -56,6 +54,8 @@ BEFORE = (
     "count = sum(p.numel() for p in model.parameters())\nout.append(count)",
     "model = torch.nn.Sequential(model)",
     "for module in model.modules():\n    if isinstance(module, nn.Linear):\n        nn.init.xavier_uniform_(module.weight)",
+    "for p in model.parameters():\n    p.kept = True",
+    "model.unused = nn.Linear(3, 3)",
 )
 OPTIMIZERS = (
     "torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
@@ -96,6 +96,13 @@ USES = (
     "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nscheduler.step()",
     "for group in optimizer.param_groups:\n    group['lr'] *= 0.5",
     "model.apply(lambda module: seen.append(type(module).__name__))",
+    "model.apply(lambda module: seen.extend(p.numel() for p in module.parameters(recurse=False)))",
+    "out.append(model.rank)",
+    "dist.barrier(model.process_group)\nout.append(hasattr(model, 'no_sync'))",
+    "for p in model.parameters():\n    p.data = p.data * 0.5",
+    "with torch.no_grad():\n    loss_of(model)\n    for p in model.parameters():\n        p.mul_(0.5)",
+    "out.append(sum(type(module).__name__ == 'Block' for module in model.modules()))",
+    "out.append(all(hasattr(p, 'kept') for p in model.parameters()))",
 )
 TEMPLATE = """\
 import contextlib
@@ -136,7 +143,6 @@ def main():
     torch.manual_seed(SEED)
     model = MODEL()
 BUILD
-    optimizer = OPTIMIZER
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
 
     def loss_of(model):
@@ -200,10 +206,15 @@ def program(rng: Random) -> Program:
     clip = rng.choice(CLIPS) if rng.random() < 0.4 else ""
     uses = rng.sample(USES, rng.randint(0, 4))
     if options["use_orig_params"] == "False":
+        uses = [
+            use for use in uses if "p.data =" not in use
+        ]  # under NO_SHARD FSDP1 goes on with the flat one
         uses = [_DECIDING if use == _NAMES else use for use in uses]
     source = TEMPLATE.replace("MODEL", model).replace("SEED", str(rng.randrange(100)))
-    source = source.replace("BUILD", _indented([*before, build], 1))
-    source = source.replace("OPTIMIZER", rng.choice(OPTIMIZERS))
+    optimizer = f"optimizer = {rng.choice(OPTIMIZERS)}"
+    is_older = options["use_orig_params"] == "True" and rng.random() < 0.1
+    made = [optimizer, build] if is_older else [build, optimizer]
+    source = source.replace("BUILD", _indented([*before, *made], 1))
     source = source.replace("LOOP", _indented([loop, clip], 2)).replace("USES", _indented(uses, 3))
     source = source.replace("STEPS", str(rng.randint(2, 3))).replace("WHEN", str(rng.randint(0, 1)))
     # Under FSDP2 a layer that is used twice adds up its own gradients before those of the next micro-batch.

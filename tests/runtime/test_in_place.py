@@ -171,6 +171,17 @@ def test_functions_take_every_form(make: Any) -> None:
     optimizer.load_state_dict(runtime.optim_state_dict_to_load(model, optimizer, state))
 
 
+def test_what_holds_a_model_and_answers_for_it_is_clipped_as_the_model() -> None:
+    class Policy:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(model, name)
+
+    fully_shard(model := Net())
+    model(X).sum().backward()
+    assert runtime.clip_grad_norm_(Policy(), 1.0).item() > 1  # type: ignore[arg-type]
+    assert runtime.clip_grad_norm_(model, 1.0).item() == pytest.approx(1)
+
+
 # Switches and counts #
 
 

@@ -1,7 +1,5 @@
 """Arguments taken out of a call as text."""
 
-from __future__ import annotations
-
 import ast
 from itertools import chain, combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The import editor, by example: edited in place, guards and comments kept."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The import editor on random statements, layouts, comments and edits."""
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize

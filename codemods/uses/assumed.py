@@ -1,0 +1,191 @@
+"""Lines where FSDP1's model did more than one of `fully_shard` does: torch's form assumes away what no line shows.
+
+A line is named where the file shows that it is about a model, or a parameter of one. `like_fsdp1` keeps each of these by a
+switch of its own, which the findings name.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, constructions
+from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.left.measured import is_torchs
+from fsdp_migrate.codemods.left.module_names import is_any_module, subject_of
+from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.codemods.uses.state_dicts import OF_MODELS, is_typed, untyped
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.models import INNER
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.facts.unreached import is_for_others
+from fsdp_migrate.findings import Action
+
+RULES: tuple[Rule, ...] = ()  # listed with those of the constructor
+
+_SAID = ASSUMPTION.table
+_INTERFACE = [name for name, said in _SAID.items() if said.startswith("raises on")]
+# What `methods` and `hooks` have findings for, unless it is asked for by a string.
+_REPLACED = ("_fsdp_wrapped_module", "module", "no_sync", "register_comm_hook")
+_ASKED = (*_INTERFACE, "clip_grad_norm_", "no_sync")
+# By which words an assumption matters: `model.rank`, `hasattr(model, "rank")` and `getattr(model, name)` for the interface.
+WORDS = {
+    "interface": rf"(?<!\bself)\.(?:{'|'.join((*_INTERFACE, *_REPLACED))})\b(?! import)"
+    rf"|\b(?:get|has)attr\((?![^()\n]*,\s*[\"'](?!(?:{'|'.join(_ASKED)})[\"']))",
+    "parameter_attributes": r"\bsetattr\((?:p|w|param\w*),"
+    r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = ",
+    "data_writes": r"(?<!\bself)\.data\s*=[^=]",
+    "whole_state_dicts": r"\.(?:load_)?state_dict\(",
+    "class_names": r"\.__name__\b|\b(?:import|from) transformers\b",
+    "list_inputs": r"def forward\([^)]*?\b(\w+)\b[^)]*\)[^\0]{0,2000}?\n +\1"
+    r"(?:\.(?:append|extend|update)\(|\[[^\]\n:,]*\] = )",
+    "autocast_cache": r"autocast",
+    "sharded_after_forward": r"no_grad|inference_mode|\.eval\(\)",
+    "whole_in_apply": r"(?<!\w)[a-z_]\w*\.apply\(",
+}
+_DATA = "changes nothing, as FSDP2 goes on with the memory that it had: p.data.copy_(x), of DTensors, changes that"
+_LOST = "is lost where the model is sharded, which replaces its parameters: set it after line {}"
+_OLDER = "holds the parameters of before fully_shard, which train nothing: make it after line {}"
+_NAME = "is FSDPBlock for a unit of class Block: ask isinstance(module, Block)"
+
+
+class Line(NamedTuple):
+    """A place, the switch of `like_fsdp1` that would keep it, and what to say; nothing where another rule does."""
+
+    switch: str
+    node: ast.AST
+    message: str
+
+
+def find(context: Context) -> Iterator[Found]:
+    """These lines, in torch's form."""
+    if context.form == "torch" and context.models.shards(context.file):
+        for switch, node, message in context.program.once(_lines, str(context.file.path)):
+            if message:
+                text = f"{message} (like_fsdp1: {switch})"
+                construct = shortened(context.source(node))
+                yield Found(ASSUMPTION, node, Action.MANUAL, text, construct)
+
+
+def is_elsewhere(context: Context, switch: str) -> bool:
+    """Whether a word that an assumption is about stands where its model may come, and no line is named for it."""
+    paths = reach_of(context.program).of(context.file.path)
+    return any(context.program.once(_is_open, path, switch) for path in paths)
+
+
+def _is_open(program: Program, path: str, switch: str) -> bool:
+    file = program.load(path) if program.mentions(path) else None
+    text = reach_of(program).text(path) if file is None else file.text
+    places = [*re.finditer(WORDS[switch], text)]
+    lines = [] if file is None or not places else program.once(_lines, path)
+    spans = [file.span(line.node) for line in lines if file is not None and line.switch == switch]
+    return any(not any(a <= p.start() < b or a < p.end() <= b for a, b in spans) for p in places)
+
+
+def _lines(program: Program, path: str) -> list[Line]:
+    """Those of a file, but for code about models that FSDP1 does not wrap, or for FSDP2 itself."""
+    file = program.load(path)
+    assert file is not None
+    context, found = Context(file, program, form="torch"), list[Line]()
+    for line in (each for finder in _FINDERS for each in finder(context)):
+        around = file.function(line.node)
+        is_of_fsdp2 = around is not None and "fully_shard(" in file.source(around)
+        if not (is_of_fsdp2 or is_for_others(file, line.node)):
+            found.append(line)
+    return found
+
+
+def _interface(context: Context) -> Iterator[Line]:
+    """`model.process_group`, `hasattr(model, "no_sync")`."""
+    for name in (*_INTERFACE, *_REPLACED):
+        for attribute in context.file.attributes.get(name, ()):
+            if context.fsdp1(attribute.value) == CLASS:
+                yield Line("interface", attribute, "")
+            elif isinstance(attribute.ctx, ast.Load) and context.can_be_model(attribute.value):
+                yield Line("interface", attribute, "" if name in _REPLACED else _SAID[name])
+    for call in (*context.file.calls.get("getattr", ()), *context.file.calls.get("hasattr", ())):
+        name = str(getattr(call.args[1], "value", "")) if len(call.args) > 1 else ""
+        if name in _ASKED and context.can_be_model(call.args[0]):
+            way = _SAID[name].partition(": ")[2]
+            yield Line("interface", call, f"finds no {name} on a model of fully_shard: {way}")
+
+
+def _states(context: Context) -> Iterator[Line]:
+    """`model.state_dict()` and `model.load_state_dict(state)`."""
+    for attribute in (a for name in OF_MODELS for a in context.file.attributes.get(name, ())):
+        if is_typed(context.file, attribute):
+            yield Line("whole_state_dicts", attribute, "")
+    for attribute, is_rewritten in untyped(context):
+        message = "" if is_rewritten else _SAID[attribute.attr]
+        yield Line("whole_state_dicts", attribute, message)
+
+
+def _writes(context: Context) -> Iterator[Line]:
+    """`p.data = x`."""
+    for attribute in context.file.attributes.get("data", ()):
+        statement = context.file.parents[attribute]
+        if isinstance(statement, ast.Assign) and isinstance(attribute.ctx, ast.Store):
+            if taken(context, proven=True).is_parameter(attribute.value, context.file):
+                if not is_known_as_whole(context, attribute):
+                    yield Line("data_writes", statement, _DATA)
+
+
+def _before(context: Context) -> Iterator[Line]:
+    """What holds parameters of a model that is sharded below: optimizers, and attributes such as `p.no_weight_decay = True`."""
+    file = context.file
+    for named in (
+        *file.attributes.get("parameters", ()),
+        *file.attributes.get("named_parameters", ()),
+    ):
+        line = _sharded_below(context, named.value)
+        for around in file.ancestors(named) if line else ():
+            if isinstance(around, ast.Call) and is_torchs(context, around.func):
+                if "optim" in next(iter(context.dotted(around.func))):
+                    yield Line("older_optimizers", around, _OLDER.format(line))
+            elif isinstance(around, ast.For):
+                names = {getattr(each, "id", "") for each in ast.walk(around.target)}
+                stores = (each for each in ast.walk(around) if _sets_attribute(each, names))
+                yield from (Line("parameter_attributes", s, _LOST.format(line)) for s in stores)
+
+
+def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
+    """Whether a node sets another attribute of something than a parameter has of its own."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func) == "setattr" and getattr(node.args[0], "id", 0) in names
+    if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
+        return False
+    return getattr(node.value, "id", 0) in names and node.attr not in (
+        "data",
+        "grad",
+        "requires_grad",
+    )
+
+
+def _sharded_below(context: Context, model: ast.expr) -> int:
+    """The line of the constructor, below in the same function, that wraps a model or what it is a part of; 0 if none does."""
+    file, path = context.file, f"{ast.unparse(model)}."
+    for each in constructions(context):
+        if each.module is not None and path.startswith(f"{ast.unparse(each.module)}."):
+            same = file.function(each.call) is file.function(model)
+            if same and each.call.lineno > model.lineno and not context.can_be_model(model):
+                return each.call.lineno
+    return 0
+
+
+def _names(context: Context) -> Iterator[Line]:
+    """`type(module).__name__ == "Block"`, and the name of a model."""
+    for attribute in context.file.attributes.get("__name__", ()):
+        subject, around = subject_of(attribute.value), context.file.parents[attribute]
+        if isinstance(subject, ast.Attribute) and subject.attr in INNER:
+            subject = subject.value
+        is_compared = isinstance(around, ast.Compare)
+        if subject is not None and (
+            context.can_be_model(subject) or (is_compared and is_any_module(context, subject))
+        ):
+            yield Line("class_names", around if is_compared else attribute, _NAME)
+
+
+_FINDERS = (_interface, _states, _writes, _before, _names)

@@ -1,0 +1,59 @@
+"""Which of `like_fsdp1`'s switches a program in torch's form needs, and whether its findings name them.
+
+The line with `like_fsdp1` goes back into the migrated program. With the switches on that findings name the program must do as
+it did; one without which it does not is an assumption that does not hold for it. What is named and not needed explains nothing.
+"""
+
+import inspect
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.engine import analyse_source
+from fsdp_migrate.runtime import like_fsdp1
+from fsdp_migrate.settings import Options
+from fsdp_migrate.source import Source
+
+_GIVEN = inspect.signature(like_fsdp1).parameters.values()
+SWITCHES = sorted(each.name for each in _GIVEN if each.default is True)
+_NAMING = re.compile(r"\(like_fsdp1: (\w+)\)$")
+
+
+ALL = "all switches that are named"
+
+
+def named(source: str) -> dict[str, str]:
+    """The switches that findings in torch's form name, and where: at a line of their own, or at the constructor."""
+    found: dict[str, str] = {}
+    for finding in report_of(source, "torch").findings:
+        if naming := _NAMING.search(finding.message):
+            at = "at the constructor" if finding.construct == "fully_shard" else "at its line"
+            found[naming[1]] = min(at, found.get(naming[1], at))
+    assert found.keys() <= {*SWITCHES}, found
+    return found
+
+
+def under_switches(source: str) -> dict[str, str]:
+    """A program in torch's form, but under `like_fsdp1` with all switches on that are named, and without each of them."""
+    known = named(source).keys()
+    return {name: _with_switches(source, known - {name}) for name in (ALL, *known)}
+
+
+def _with_switches(source: str, on: Collection[str]) -> str:
+    with patch.object(Construction, "like_fsdp1", True):
+        text = report_of(source, "torch").changes[0].after.decode()
+    off = "".join(f", {name}=False" for name in SWITCHES if name not in on)
+    after, count = re.subn(r"with like_fsdp1\((\w+)", rf"with like_fsdp1(\1{off}", text)
+    assert count, text
+    return after.replace('"cuda"', '"cpu"')
+
+
+def report_of(source: str, form: str) -> Any:
+    """What the tool says of a program, and makes of it."""
+    given = Source(Path("/nowhere/train.py"), "train.py", source.encode())
+    report = analyse_source(given, Options(form))
+    assert not report.errors, report.errors
+    return report
