@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -25,6 +26,7 @@ _SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?
 Ask = Callable[["Context", Callable[[str], bool]], Iterable[Found]]
 
 
+@dataclass(eq=False)
 class Context:
     """What a rule may ask about the file that it looks at.
 
@@ -37,22 +39,13 @@ class Context:
         ask: asks the modules of rules whose names are taken about another view of the file.
     """
 
-    def __init__(
-        self,
-        file: File,
-        program: Program,
-        *,
-        form: str = "auto",
-        writes: bool = True,
-        target: tuple[int, ...] = (2, 8),
-        ask: Ask | None = None,
-    ) -> None:
-        self.file = file
-        self.program = program
-        self.form = form
-        self.writes = writes
-        self.target = target
-        self.ask = ask
+    file: File
+    program: Program
+    _: KW_ONLY
+    form: str = "auto"
+    writes: bool = True
+    target: tuple[int, ...] = (2, 8)
+    ask: Ask | None = None
 
     @property
     def plain(self) -> bool:
@@ -159,12 +152,11 @@ class Context:
         return None if several or (at_top and self.is_for_others(target.id)) else statement
 
     def _is_in_all(self, constant: ast.Constant) -> bool:
-        return any(
-            isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign)
-            and "__all__"
-            in ast.dump(node.targets[0] if isinstance(node, ast.Assign) else node.target)
-            for node in self.file.ancestors(constant)
-        )
+        for node in self.file.ancestors(constant):
+            if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                return "__all__" in ast.dump(targets[0])
+        return False
 
     def is_annotation(self, node: ast.expr) -> bool:
         """Whether a name is in an annotation of a parameter, a result or a variable, or the type of a `cast`."""
@@ -223,9 +215,11 @@ class Context:
         return text.is_alone(self.file, statement)
 
     def free(self, wanted: str, at: ast.AST) -> str:
-        """`wanted`, or a longer name that means nothing yet where a node is."""
-        taken = self._names_around(self.file.scope_of(at))
-        while wanted in taken or self._is_from_elsewhere(wanted):
+        """`wanted`, or a longer name that means nothing yet where a node is, and that no code reads from an `import *`."""
+        scope, loads = self.file.scope_of(at), self.file.loads
+        while scope.lookup(wanted) is not None or any(
+            self.file.scope_of(load).lookup(wanted) is None for load in loads.get(wanted, ())
+        ):
             wanted += "_"
         return wanted
 
@@ -237,11 +231,6 @@ class Context:
         loads = self.file.loads.get(wanted, ())
         inside = any(function is each for load in loads for each in self.file.ancestors(load))
         return self.free(wanted, at) if inside else wanted
-
-    def _is_from_elsewhere(self, name: str) -> bool:
-        """Whether code reads a name that nothing binds here, but perhaps an `import *`."""
-        loads = self.file.loads.get(name, ())
-        return any(self.file.scope_of(load).lookup(name) is None for load in loads)
 
     def means(self, name: str, at: ast.AST, dotted: str) -> bool:
         """Whether a name can be written at a place for an import of `dotted`: it is free there, or means just that.
@@ -259,20 +248,10 @@ class Context:
 
     def dotted_at(self, name: str, scope: Scope) -> frozenset[str]:
         """The dotted paths that a name means in a scope."""
-        loads = self.file.loads.get(name, ())
-        here = next(
-            (load for load in loads if self.file.scope_of(load).lookup(name) == scope.lookup(name)),
-            None,
-        )
-        return self.dotted(here) if here is not None else frozenset()
-
-    def _names_around(self, scope: Scope) -> set[str]:
-        names: set[str] = set()
-        here: Scope | None = scope
-        while here is not None:
-            names |= set(here.bindings)
-            here = here.parent
-        return names
+        for load in self.file.loads.get(name, ()):
+            if self.file.scope_of(load).lookup(name) == scope.lookup(name):
+                return self.dotted(load)
+        return frozenset()
 
 
 def _line_length(_: Program, folder: Path) -> int:

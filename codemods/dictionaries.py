@@ -43,10 +43,8 @@ def given_keys(context: Context, dictionary: ast.expr) -> list[Argument]:
         elif isinstance(parent, ast.Attribute) and parent.attr == "update":
             call = context.call_of(parent)
             if call is not None:
-                found += [
-                    *_keywords(call),
-                    *(key for given in call.args for key in _literal(given)),
-                ]
+                found += _keywords(call)
+                found += (key for given in call.args for key in _literal(given))
     return found
 
 

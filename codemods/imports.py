@@ -25,11 +25,10 @@ def hand_out(
         if beside is None:
             insert.append((need.module, need.name))
             continue
-        known = [statement for statement in statements if statement.node is beside]
-        if not known:
-            known = [ImportChange(beside)]
-            statements += known
-        known[0].add.append((need.module, need.name))
+        if all(statement.node is not beside for statement in statements):
+            statements.append(ImportChange(beside))
+        change = next(statement for statement in statements if statement.node is beside)
+        change.add.append((need.module, need.name))
     return insert
 
 
@@ -37,14 +36,14 @@ def _is_imported(context: Context, need: Import) -> bool:
     """Whether the top of the file imports the name already."""
     name, _, local = need.name.partition(" as ")
     wanted = local or name or need.module.split(".")[0]
-    used = _line_of_use(context, need)
-    for binding in context.file.scope.bindings.get(wanted, ()):
-        if isinstance(binding, Imported) and binding.member == (name or None):
-            source = binding.module if name else binding.alias.name
-            above = binding.alias.lineno <= used
-            if source == need.module and above and binding.statement in context.file.tree.body:
-                return True
-    return False
+    return any(
+        isinstance(binding, Imported)
+        and binding.member == (name or None)
+        and (binding.module if name else binding.alias.name) == need.module
+        and binding.alias.lineno <= _line_of_use(context, need)
+        and binding.statement in context.file.tree.body
+        for binding in context.file.scope.bindings.get(wanted, ())
+    )
 
 
 def _line_of_use(context: Context, need: Import) -> int:
@@ -63,14 +62,13 @@ def _beside(
     """
     file = context.file
     used = _line_of_use(context, need)
-    head = [node for node in leading(context) if node.lineno <= used]
+    head = [node for node in _leading(context) if node.lineno <= used]
     ours = [
         s.node for s in statements if isinstance(s.node, ast.ImportFrom) and "*" not in s.locals
     ]
     replaced = next((node for node in ours if _imports(context, node, need.at)), None)
     block = file.block(replaced) if replaced is not None else file.tree.body
-    taken = {s.node for s in statements if any(m == need.module for m, _ in s.add)}
-    goes = {s.node for s in statements for module, _ in s.move.values() if module == need.module}
+    joins = {s.node for s in statements for m, _ in (*s.add, *s.move.values()) if m == need.module}
     same = [
         node
         for node in (*ours, *head)
@@ -78,27 +76,24 @@ def _beside(
         and node in block
         and node.names[0].name != "*"
         and (node in head or (replaced is not None and node.lineno <= replaced.lineno))
-        and (node in taken or node in goes or (node.module == need.module and not node.level))
+        and (node in joins or (node.module == need.module and not node.level))
     ]
-    if same and need.name:
+    if need.name and same:
         return min(same, key=lambda node: node.names[0].asname is not None)
-    if replaced is not None and need.name:
-        return replaced
-    of_fsdp = need.module.startswith((TORCH, RUNTIME))
-    related = [node for node in ours if node in head and of_fsdp]
-    if related and need.name:
-        return related[0]
-    near = [node for node in head if isinstance(node, ast.ImportFrom) == bool(need.name)]
+    related = [node for node in ours if node in head and need.module.startswith((TORCH, RUNTIME))]
+    if need.name and (replaced or related):
+        return replaced or related[0]
     top = need.module.split(".")[0]
     if top in sys.stdlib_module_names:
         known = sys.stdlib_module_names - {"__future__"}
         standard = [node for node in head if module_of(node).split(".")[0] in known]
         return next(reversed(standard), None)  # without one it stands in front of all others
+    near = [node for node in head if isinstance(node, ast.ImportFrom) == bool(need.name)]
     of_package = [node for node in near if module_of(node).split(".")[0] in ("torch", top)]
     return next(reversed(of_package or near or head), None)
 
 
-def leading(context: Context) -> Iterator[ast.Import | ast.ImportFrom]:
+def _leading(context: Context) -> Iterator[ast.Import | ast.ImportFrom]:
     """The imports at the top of the file: what is defined below one of them may run before a later import."""
     for node in context.file.tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom) and context.is_alone(node):

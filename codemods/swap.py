@@ -329,22 +329,15 @@ def still_used(
     stays = _staying(context)
     spoken = {line for each in found for line in _lines(each.node)}
     for reference, name in chain(context.references.items(), context.quoted.items()):
-        line = reference.lineno
-        if (
-            reference in gone
-            or reference in stays
-            or line in spoken
-            or context.stays(reference, RULE)
-        ):
+        if reference in gone or reference in stays or reference.lineno in spoken:
             continue
-        spoken.add(line)
+        if context.stays(reference, RULE):
+            continue
+        spoken.add(reference.lineno)
         rule = CLASS_USE if name == CLASS else OPTION
         message = f"refers to the runtime's {name}"
-        if (
-            name == CLASS
-            and context.plain
-            and isinstance(context.file.parents[reference], ast.Assign)
-        ):
+        is_named = isinstance(context.file.parents[reference], ast.Assign)
+        if name == CLASS and context.plain and is_named:
             message += f": {_WRAPS}"
         yield Found(rule, reference, Action.RUNTIME, message)
 

@@ -89,7 +89,8 @@ class _File:
                     raise Refused("a comment silences a part of it")
                 if self.options.form == "bridge":
                     raise Refused("--form bridge changes imports and nothing else")
-                together = [*edits, *edits_of(self.text, wanted)]
+                text = without_comments(self.text) if self.is_json else self.text
+                together = [*edits, *edits_of(text, wanted)]
                 if overlap(together):
                     raise Refused("two sections share a setting, and want different things")
                 self.check(roots, [*changes, *wanted], together)

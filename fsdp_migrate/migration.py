@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.edit.text import Refused, apply, overlap
+from fsdp_migrate.codemods.edit.text import Refused, apply, comments, overlap
 from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.swap import still_used, swap
@@ -123,7 +123,6 @@ class _File:
 
     def unused(self) -> Iterator[Found]:
         """The comments, and not words in a string, that silence nothing."""
-        from fsdp_migrate.codemods.edit.text import comments
         from fsdp_migrate.codemods.silenced import unused
 
         known = comments(self.context.file.text)

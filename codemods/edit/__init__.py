@@ -1,1 +1,1 @@
-"""Edits of text, call arguments and imports that keep every comment."""
+"""Edits of text, of items between commas, and of imports, that keep every comment."""

@@ -7,28 +7,29 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from fsdp_migrate.codemods.edit.text import (
+    Item,
+    Items,
+    Refused,
     comments,
     indentation,
     is_alone,
     line_start,
     newline,
+    read,
     remove_statement,
-    spliced,
 )
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File
 
-_HEAD = re.compile(r"from\b.*?\bimport\b", re.S)
 _DIRECTIVE = re.compile(
     r"#\s*(noqa|nosec|type:|pyright:|mypy:|pylint:|pyre-|ruff:|isort:|fmt:)", re.I
 )
-_BLANK = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))*")
-_NOQA = re.compile(r"#\s*noqa", re.I)
 
 
 @dataclass(eq=False)
@@ -53,44 +54,6 @@ class ImportChange:
 
 
 _Import = ast.Import | ast.ImportFrom
-# Where isort and ruff sort a statement within its section: `import` first, by module.
-_Key = tuple[bool, str]
-
-
-@dataclass(frozen=True)
-class _Code:
-    """A statement after its change.
-
-    Attributes:
-        module: what it imports, or imports from.
-        names: its names as they are written; none for `import module`.
-        text: its text in the file, but for the module, if its names are the same.
-        is_spread: whether each name has a line.
-    """
-
-    module: str
-    names: tuple[str, ...]
-    text: str = ""
-    is_spread: bool = False
-
-    @property
-    def key(self) -> _Key:
-        return bool(self.names), self.module.lower()
-
-    @property
-    def on_one_line(self) -> str:
-        names = ", ".join(self.names)
-        return f"from {self.module} import {names}" if names else f"import {self.module}"
-
-    def laid_out(self, base: str, limit: int, end: str, suffix: str = "") -> str:
-        """Its text behind an indentation, with a comment at its end; new lines end in `end`."""
-        if self.text:
-            return self.text + suffix
-        fits = len(base + self.on_one_line) <= limit and not self.is_spread
-        if fits or len(self.names) < 2:
-            return self.on_one_line + suffix
-        lines = "".join(f"{base}    {name},{end}" for name in self.names)
-        return f"from {self.module} import ({suffix}{end}{lines}{base})"
 
 
 def module_of(node: ast.Import | ast.ImportFrom) -> str:
@@ -98,69 +61,62 @@ def module_of(node: ast.Import | ast.ImportFrom) -> str:
     return (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
 
 
-def _key_of(node: _Import) -> _Key:
-    return isinstance(node, ast.ImportFrom), module_of(node).lower()
+def _key(code: str) -> tuple[bool, str]:
+    """Where isort and ruff sort a statement within its section: `import` first, by module."""
+    kind, module = code.split()[:2]
+    return kind == "from", module.rstrip(",").lower()
 
 
 def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> list[Edit]:
-    """The edits of all import statements of a file, whose formatter allows lines of `limit` characters."""
+    """The edits of all import statements of a file, whose formatter allows lines of `limit` characters.
+
+    What one with lines of its own becomes stands where it sorts in its block, or in its place.
+    """
     asked = {change.node: change for change in changes}
-    edits: list[Edit] = []
-    done: set[ast.stmt] = set()
-    for change in changes:
-        if not _has_lines(file, change.node):
-            edits += _among_others(file, change)
-        elif change.node not in done:
-            block, is_sorted = _block(file, change.node)
+    edits, done = list[Edit](), set[ast.stmt]()
+    for node, change in asked.items():
+        if not is_alone(file, node):
+            edits += _among_others(file, change, limit)
+        elif node not in done:
+            block, is_sorted = _block(file, node)
             done.update(block)
-            edits += _in_block(file, block, asked, limit, is_sorted=is_sorted)
+            lines = [line for each in block for line in _lines(file, each, asked.get(each), limit)]
+            if is_sorted:
+                lines.sort(key=itemgetter(0))
+            first, stop = file.lines(block[0])[0], file.lines(block[-1])[1]
+            text = "".join(text for _, text in lines)
+            text = text if file.text[:stop].endswith(("\n", "\r")) else text.rstrip("\r\n")
+            removed = (remove_statement(file, each) for each in block)
+            edits += [Edit(first, stop, text)] if lines else removed
     return edits
 
 
 def insert_first(file: File, names: Sequence[tuple[str, str]], limit: int) -> list[Edit]:
     """New imports in a file that has none with lines of its own: below its docstring or its first comments."""
-    end = newline(file)
-    codes = sorted(_statements(names), key=lambda code: code.key)
-    lines = "".join(f"{code.laid_out('', limit, end)}{end}" for code in codes)
-    body = file.tree.body
-    above_all = body[:1] if ast.get_docstring(file.tree, clean=False) is not None else []
-    above_all = [each for each in above_all if is_alone(file, each)]
-    above_all += [each for each in body if getattr(each, "module", "") == "__future__"]
-    if above_all:
-        at = file.lines(above_all[-1])[1]
-        above = "" if file.text[:at].endswith(("\n", "\r")) else end
-        return [Edit(at, at, above + end + lines + _blank_before(file, at))]
-    head = re.match(r"(?:\ufeff?#[^\r\n]*(?:\r\n|\r|\n))*", file.text)
-    at = head.end() if head else 0
-    return [Edit(at, at, (end if at else "") + lines + _blank_before(file, at))]
-
-
-def _blank_before(file: File, at: int) -> str:
-    return "" if file.text.startswith(("\n", "\r"), at) or at == len(file.text) else newline(file)
-
-
-def _has_lines(file: File, node: ast.stmt) -> bool:
-    """Whether a statement has its lines to itself, and no backslash puts the next one there."""
-    behind = file.text[file.span(node)[1] : file.lines(node)[1]].rstrip()
-    return is_alone(file, node) and not behind.endswith("\\")
+    text, end, body = file.text, newline(file), file.tree.body
+    codes = _statements({(module, name): Item(name) for module, name in names}, "", limit, end)
+    above = body[:1] if ast.get_docstring(file.tree, clean=False) is not None else []
+    above = [each for each in above if is_alone(file, each)]
+    above += [each for each in body if getattr(each, "module", "") == "__future__"]
+    comment = (line for line in file.line_starts if not text.startswith(("#", "\ufeff#"), line))
+    at = file.lines(above[-1])[1] if above else next(comment, 0)
+    last = "" if text.startswith(("\n", "\r"), at) else end
+    lines = "".join(code + end for code in sorted(codes, key=_key))
+    return [Edit(at, at, (end if at else "") + lines + last)]
 
 
 def _block(file: File, node: _Import) -> tuple[list[_Import], bool]:
     """The imports on the lines around one, if they are sorted, else that one; and whether what it becomes is sorted in."""
-    body = file.block(node)
-    first = last = body.index(node)
-
-    def follow(above: ast.stmt, below: ast.stmt) -> bool:
-        imports = all(isinstance(n, _Import) and _has_lines(file, n) for n in (above, below))
-        return imports and file.lines(above)[1] == file.lines(below)[0]
-
-    while first and follow(body[first - 1], body[first]):
-        first -= 1
-    while last + 1 < len(body) and follow(body[last], body[last + 1]):
-        last += 1
-    block = [each for each in body[first : last + 1] if isinstance(each, _Import)]
+    block: list[_Import] = []
+    for each in file.block(node):
+        if isinstance(each, _Import) and is_alone(file, each):
+            if block and file.lines(block[-1])[1] != file.lines(each)[0]:
+                if node in block:
+                    break
+                block = []
+            block.append(each)
     own = [getattr(each, "level", 0) or _is_standard(each) for each in block]
-    keys = [_key_of(each) for each in block]
+    keys = [_key(file.source(each)) for each in block]
     has_end = file.text.endswith(("\n", "\r"))
     if has_end and len(block) > 1 and not any(own) and keys == sorted(keys):
         return block, True
@@ -172,78 +128,31 @@ def _is_standard(node: _Import) -> bool:
     return module_of(node).split(".")[0] in sys.stdlib_module_names
 
 
-def _in_block(
-    file: File,
-    block: Sequence[_Import],
-    asked: dict[_Import, ImportChange],
-    limit: int,
-    *,
-    is_sorted: bool,
-) -> Iterator[Edit]:
-    """Statements with lines of their own: what they become stands where it sorts in their block, or in their place."""
-    lines = {node: [*_lines(file, asked[node], limit)] for node in block if node in asked}
-    if not any(lines.values()):
-        for node in lines:
-            removed = remove_statement(file, node)
-            blank = _BLANK.match(file.text, removed.end) if not removed.start else None
-            yield removed._replace(end=blank.end()) if blank else removed
-        return
-    stay = [
-        node
-        for node in block
-        if node not in lines or any(key == _key_of(node) for key, _ in lines[node])
-    ]
-    placed: dict[int, list[tuple[_Key, str]]] = {}
-    for node, some in lines.items():
-        for entry in some:
-            place = file.lines(node)[0]
-            if len(block) > 1 and entry[0] != _key_of(node):
-                behind = (file.lines(each)[0] for each in stay if _key_of(each) > entry[0])
-                place = next(behind, file.lines(block[-1])[1])
-            placed.setdefault(place, []).append(entry)
-    texts = {}
-    for place, some in placed.items():
-        ordered = sorted(some, key=itemgetter(0)) if is_sorted else some
-        texts[place] = "".join(text for _, text in ordered)
-    for node in lines:
-        first, stop = file.lines(node)
-        own = texts.pop(first, None)
-        if own is None:
-            # Behind the block may be a function of ours: what stands there takes the last line's place.
-            yield Edit(first, stop, texts.pop(stop, "") if node is block[-1] else "")
-        else:
-            yield Edit(first, len(file.text[:stop].rstrip("\r\n")), own.rstrip("\r\n"))
-    yield from (Edit(place, place, text) for place, text in texts.items())
-
-
-def _lines(file: File, change: ImportChange, limit: int) -> Iterator[tuple[_Key, str]]:
+def _lines(
+    file: File, node: _Import, change: ImportChange | None, limit: int
+) -> Iterator[tuple[tuple[bool, str], str]]:
     """The lines of what a statement becomes, its comments among them, each with what it is sorted by.
 
     What is left of the statement keeps its line ends, where a file mixes them.
     """
-    node, base, end = change.node, indentation(file, change.node), newline(file)
+    base, end = indentation(file, node), newline(file)
     (begin, last), (first, stop) = file.span(node), file.lines(node)
-    suffix = file.text[last:stop].rstrip("\r\n")
-    own_end = file.text[last + len(suffix) : stop] or end
-    codes = _after(file, change)
-    loose = _lost(file.source(node), codes[0].text if codes else "")
-    if not codes:
-        comments_left = [*loose, *([suffix.strip()] if "#" in suffix else [])]
-        if comments_left:
-            yield _key_of(node), "".join(base + comment + end for comment in comments_left)
-        return
-    if "#" not in suffix and (directives := [*filter(_DIRECTIVE.match, loose)]):
-        suffix += f"  {directives[0]}"
-        loose.remove(directives[0])
-    for place, code in enumerate(codes):
-        if place:
-            beside = suffix if _NOQA.match(suffix.strip()) else ""
-            yield code.key, base + code.laid_out(base, limit, end, beside) + end
-        else:
-            longest = max(map(len, NEWLINE.split(file.text[begin:last])))
-            text = code.laid_out(base, max(limit, longest), end, suffix) + own_end
-            above = "".join(base + comment + end for comment in loose)
-            yield code.key, above + file.text[first:begin] + text
+    source, suffix = file.text[begin:last], file.text[last:stop].rstrip("\r\n")
+    lead, own_end = file.text[first:begin], file.text[last + len(suffix) : stop] or end
+    codes = _after(file, change, limit) if change else [source]
+    loose = _lost(source if codes else source + suffix, end.join(codes))
+    if codes and "#" not in suffix and (found := [*filter(_DIRECTIVE.match, loose)]):
+        suffix += f"  {found[0]}"
+        loose.remove(found[0])
+    above = "".join(base + comment + end for comment in loose)
+    if above and not codes:
+        yield _key(source), above
+    for code in codes:
+        is_wider = NEWLINE.search(code) and not NEWLINE.search(source)
+        text = code.replace("(", f"({suffix}", 1) if is_wider else code + suffix
+        yield _key(code), above + lead + text + own_end
+        suffix = suffix if _DIRECTIVE.match(suffix.strip()) else ""
+        above, lead, own_end = "", base, end
 
 
 def _lost(before: str, after: str) -> list[str]:
@@ -251,102 +160,125 @@ def _lost(before: str, after: str) -> list[str]:
     return list((Counter(comments(before)) - Counter(comments(after))).elements())
 
 
-def _among_others(file: File, change: ImportChange) -> Iterator[Edit]:
+def _among_others(file: File, change: ImportChange, limit: int) -> Iterator[Edit]:
     """A statement that shares its line: statements joined by `;` stay joined, comments go above."""
-    code = "; ".join(each.text or each.on_one_line for each in _after(file, change)) or "pass"
+    code = "; ".join(_after(file, change, limit)) or "pass"
     at = line_start(file, change.node)
     for comment in _lost(file.source(change.node), code):
         yield Edit(at, at, comment + newline(file))
     yield Edit(*file.span(change.node), code)
 
 
-def _after(file: File, change: ImportChange) -> list[_Code]:
+def _after(file: File, change: ImportChange, limit: int) -> list[str]:
     """A statement after a change, if anything is left of it, and those for other modules.
 
-    If all names that stay move to the same module, the statement moves with its layout.
+    If all names that stay move to the same module, the statement moves. Over several lines it keeps its layout, unless it
+    is short enough for one line now, or too long.
     """
-    node, source = change.node, file.source(change.node)
-    if isinstance(node, ast.Import):
-        others = _statements(change.add)
-        if change.drop:
-            return others
-        first = node.names[0]
-        module, _ = change.move.get(first.asname or first.name, (first.name, ""))
-        text = spliced(file.text, _moved_modules(file, change), *file.span(node))
-        return [_Code(module, (), text), *others]
-    own = "." * node.level + (node.module or "")
+    node, source, base = change.node, file.source(change.node), indentation(file, change.node)
+    own = "." * node.level + (node.module or "") if isinstance(node, ast.ImportFrom) else ""
     homes = {change.move.get(local, (own,))[0] for local in change.locals - change.drop}
-    home = homes.pop() if len(homes) == 1 else own
-    names, elsewhere = _parted(node, change, own, home)
-    others = _statements(elsewhere)
-    before = [_bound_as(alias.name, alias) for alias in node.names]
-    if not names:
+    home = homes.pop() if own and len(homes) == 1 else own
+    was, head = (f"from {module} import" if own else "import" for module in (own, home))
+    items = Items(was, [Item(_bound_as(alias.name, alias)) for alias in node.names])
+    if NEWLINE.search(source):
+        with suppress(Refused):
+            items = read(source)
+    before, end = ", ".join(items.texts), newline(file)
+    others = _statements(_changed(change, items, own, home), base, limit, end)
+    after = ", ".join(items.texts)
+    if not items.items:
         return others
-    if names == before:
-        text = source if home == own else _HEAD.sub(f"from {home} import", source, count=1)
-        return [_Code(home, tuple(names), text), *others]
-    if sorted(before, key=by_kind) == before:
-        names.sort(key=by_kind)
-    is_spread = bool(NEWLINE.search(source)) and source.endswith(")") and home == own
-    is_spread = is_spread and len(names) >= len(before)
-    return [_Code(home, tuple(names), is_spread=is_spread), *others]
+    if head + after == was + before:
+        return [source, *others]
+    code, longest = items.code, max(limit, *map(len, NEWLINE.split(base + source)))
+    if head != was:  # names that stand below the bracket go on doing so
+        _, bracket, remark = items.head.partition("(")
+        opened = f"{head} ({remark}" if bracket else head
+        old, new = (end + base + " " * len(each) for each in (items.head, opened))
+        code = opened + code.removeprefix(items.head).replace(old, new)
+    is_short = len(f"{base}{head} {after}") <= limit and after != before and "#" not in code
+    was_long = len(f"{base}{was} {before}") > limit or len(items.items) == 1 < len(node.names)
+    is_long = max(map(len, NEWLINE.split(base + code))) > longest
+    if is_long or (is_short and was_long):
+        code = _written(head, items.items, base, longest, end)
+    return [code, *others]
 
 
-def _parted(
-    node: ast.ImportFrom, change: ImportChange, own: str, home: str
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """The names of a statement that imports from `home`, and those of other modules."""
-    names: list[str] = []
-    elsewhere: list[tuple[str, str]] = []
-    for alias in node.names:
+def _changed(
+    change: ImportChange, items: Items, own: str, home: str
+) -> dict[tuple[str, str], Item]:
+    """Changes the names of a statement, and returns those that other modules have."""
+    is_sorted = (order := [*map(by_kind, items.texts)]) == sorted(order)
+    others: dict[tuple[str, str], Item] = {}
+    moved, dropped = list[Item](), list[Item]()
+    for alias, item in zip(change.node.names, items.items, strict=True):
         local = alias.asname or alias.name
-        module, new = change.move.get(local, (own, alias.name))
-        if local not in change.drop and module == home:
-            names.append(_bound_as(new, alias))
-        elif local not in change.drop:
-            elsewhere.append((module, _bound_as(new, alias)))
-    bound = {(module, name.split()[-1]) for module, name in elsewhere}
-    bound |= {(home, name.split()[-1]) for name in names}
-    has_room = "*" not in names
-    for module, name in dict.fromkeys(change.add):
-        if (module, name.split(" ")[-1]) in bound:
-            continue
-        if module == home and name and has_room:
-            names.append(name)
+        module, new = change.move.get(local, (own, alias.name) if own else (alias.name, ""))
+        name = _bound_as(new or module, alias)
+        if local in change.drop:
+            dropped.append(item)
+        elif own and module != home:
+            others[module, name], item.tail = replace(item, text=name), ""
+            moved.append(item)
+        elif name != _bound_as(alias.name, alias):
+            item.text = name
+    stay = {(change.move.get(local, (own,))[0], local) for local in change.locals - change.drop}
+    for module, name in change.add:
+        if (module, name.split(" ")[-1]) not in stay:
+            others.setdefault((module, name), Item(name))
+    has_room = own and "*" not in change.locals
+    added = [key for key in others if has_room and key[0] == home and key[1]]
+    one = dropped[0] if own == home and len(dropped) == len(added) == 1 else None
+    for key in added:
+        name = others.pop(key).text
+        place = sum(by_kind(each) < by_kind(name) for each in items.texts)
+        # One name that replaces another takes its place and its comments, if it sorts there.
+        if one and (not is_sorted or place - items.items.index(one) in (0, 1)):
+            one.text = name
+            dropped.clear()
         else:
-            elsewhere.append((module, name))
-    return names, elsewhere
+            items.insert(place if is_sorted else len(items.items), name)
+    for item in (*dropped, *moved):
+        items.drop(item)
+    return others
 
 
 def _bound_as(new: str, alias: ast.alias) -> str:
     """A name, or another one bound as before; `a as a` says that `a` is meant for others."""
     local = alias.asname or alias.name
-    reexported = alias.name == alias.asname
-    return new if new == local and not reexported else f"{new} as {local}"
+    if new == local != alias.asname:
+        return new
+    # What a path without `as` binds is the package, which other code may use.
+    return f"torch.distributed, {new}" if "." in local else f"{new} as {local}"
 
 
-def _statements(names: Iterable[tuple[str, str]]) -> list[_Code]:
+def _statements(
+    names: Mapping[tuple[str, str], Item], base: str, limit: int, end: str
+) -> list[str]:
     """Statements that import names, by module; a star and a module itself, without a name, are alone in theirs."""
-    codes: list[_Code] = []
-    together: dict[str, list[str]] = {}
-    for module, name in dict.fromkeys(names):
+    codes: list[str] = []
+    together: dict[str, list[Item]] = {}
+    for (module, name), item in names.items():
         if name in ("", "*"):
-            codes.append(_Code(module, (name,) if name else ()))
+            codes.append(f"from {module} import *" if name else f"import {module}")
         else:
-            together.setdefault(module, []).append(name)
-    return codes + [_Code(m, tuple(sorted(some, key=by_kind))) for m, some in together.items()]
+            together.setdefault(module, []).append(item)
+    for module, some in together.items():
+        some.sort(key=lambda item: by_kind(item.text))
+        codes.append(_written(f"from {module} import", some, base, limit, end))
+    return codes
 
 
-def _moved_modules(file: File, change: ImportChange) -> Iterator[Edit]:
-    """The edits of the paths that move in `import a.b as c, d`, however they are spaced."""
-    for alias in change.node.names:
-        moved = change.move.get(alias.asname or alias.name)
-        if moved is not None:
-            dotted = r"[\s\\]*\.[\s\\]*".join(map(re.escape, alias.name.split(".")))
-            written = re.compile(rf"\b{dotted}\b").search(file.text, file.span(alias)[0])
-            assert written is not None
-            path = f"{'' if alias.asname else 'torch.distributed, '}{moved[0]}"
-            yield Edit(*written.span(), path)
+def _written(head: str, names: Sequence[Item], base: str, limit: int, end: str) -> str:
+    """A new statement: on one line, or a name a line where it is too long for that, or has comments."""
+    texts = (" ".join(name.text.replace("\\", " ").split()) for name in names)
+    line = f"{head} {', '.join(texts)}"
+    has_comments = any("#" in name.lead + name.text + name.tail for name in names)
+    if not has_comments and (len(names) == 1 or len(base + line) <= limit):
+        return line
+    lines = (each for name in names for each in (*comments(name.lead), f"{name.text},{name.tail}"))
+    return f"{head} ({end}{''.join(f'{base}    {each}{end}' for each in lines)}{base})"
 
 
 def by_kind(name: str) -> tuple[object, ...]:

@@ -1,21 +1,20 @@
-"""Edits of a file's text, applied together; every byte outside of them stays as it was."""
+"""Edits of a file's text, applied together, and of items between commas; every byte outside of them stays as it was."""
 
 import ast
 import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File, parsed
 
-# Around an item with lines of its own: comments and blank lines above it, its comma and the comment at its end.
-_ABOVE = re.compile(r"(?<![\\\r])(?:\r?\n[ \t]*(?:#[^\r\n]*)?)*\r?\n([ \t]*)\Z")
-_EMPTY_LINES = re.compile(r"(?:[ \t]*\r?\n)+")
-_EMPTY_ABOVE = re.compile(r"(?:^|\n)[ \t]*\r?\n\Z")
-_BEHIND = re.compile(r"[ \t]*,[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
+_EMPTY_LINES = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))+")
+_EMPTY_ABOVE = re.compile(r"(?:\A|(?:^|\n)[ \t]*\r?\n)\Z")
 
 
 class Refused(Exception):
@@ -56,20 +55,17 @@ def overlap(edits: Iterable[Edit]) -> bool:
 
 
 def comments(text: str) -> list[str]:
-    """The comments of a file, or of a part that begins and ends with whole tokens, in order."""
-    if "#" not in text:
-        return []
-    return [token.string for token in tokens(text) if token.type == tokenize.COMMENT]
+    """The comments of a file, or of a part that begins and ends with whole tokens, in order.
 
-
-def tokens(text: str) -> Iterator[tokenize.TokenInfo]:
-    """The tokens of a part of a file that begins and ends with whole ones, its lines counted from 1.
-
-    The part is put in parentheses, where the tokenizer does not look at indentation: a part need not have any, and
+    The text is put in parentheses, where the tokenizer does not look at indentation: a part need not have any, and
     below a line with nothing but a backslash it is taken for wrong. Every line ends in LF: the tokenizer knows no
     lone CR, at which it raises from Python 3.12 on.
     """
-    return tokenize.generate_tokens(io.StringIO("(" + NEWLINE.sub("\n", text) + "\n)").readline)
+    if "#" not in text:
+        return []
+    lines = io.StringIO("(" + NEWLINE.sub("\n", text) + "\n)").readline
+    tokens = tokenize.generate_tokens(lines)
+    return [token.string for token in tokens if token.type == tokenize.COMMENT]
 
 
 def _check(before: str, after: str) -> None:
@@ -96,9 +92,9 @@ def indentation(file: File, statement: ast.stmt) -> str:
 
 
 def is_alone(file: File, statement: ast.stmt) -> bool:
-    """Whether a statement has its lines to itself: no `a; b`, no `if x: statement`."""
+    """Whether a statement has its lines to itself: no `a; b`, no `if x: statement`, no backslash that adds another line."""
     (start, end), (_, last) = file.span(statement), file.lines(statement)
-    behind = file.text[end:last].strip(" \t\r\n\f\\")
+    behind = file.text[end:last].strip(" \t\r\n\f")
     before = file.text[line_start(file, statement) : start].strip(" \t\r\n\f\\")
     return not before and (not behind or behind.startswith("#"))
 
@@ -133,7 +129,7 @@ def replace_statement(
 def remove_statement(file: File, statement: ast.stmt) -> Edit:
     """Removes a statement and its lines; its comments stay, and `pass` replaces the only statement of a block.
 
-    Of empty lines above and below it one side goes as well.
+    Of empty lines above and below it one side goes as well; of a file's first statement, those below.
     """
     start, end = file.lines(statement)
     indent, end_of_line = indentation(file, statement), newline(file)
@@ -144,23 +140,6 @@ def remove_statement(file: File, statement: ast.stmt) -> Edit:
     if below and not kept and _EMPTY_ABOVE.search(file.text[:start]):
         end = below.end()
     return Edit(start, end, "".join(line + end_of_line for line in kept))
-
-
-def drop_items(text: str, spans: Sequence[tuple[int, int]], dropped: Sequence[int]) -> list[Edit]:
-    """Removes some of the items between commas, in order and never all; an item on lines of its own takes its lines along."""
-    edits: list[Edit] = []
-    for first in (index for index in dropped if index - 1 not in dropped):
-        last = next(index for index in dropped if index >= first and index + 1 not in dropped)
-        start, end = spans[first][0], spans[last][1]
-        before, after = _ABOVE.search(text, 0, start), _BEHIND.match(text, end)
-        if before and after:
-            start, end = before.start(), after.end()
-        elif first == 0:
-            end = spans[last + 1][0]
-        else:
-            start = spans[first - 1][1]
-        edits.append(Edit(start, end, ""))
-    return edits
 
 
 def comments_between(file: File, start: int, end: int) -> list[str]:
@@ -195,6 +174,123 @@ def formatted(code: str, line_length: int) -> str:
     # A version that takes a comma behind `**kwargs`: black leaves it out where older ones might read the line.
     versions = {TargetVersion.PY310}
     mode = Mode(versions, line_length=line_length, string_normalization=False)
-    return format_str(
-        NEWLINE.sub("\n", code), mode=mode
-    )  # which keeps the line ends of the first line
+    # Black keeps the line ends of the first line.
+    return format_str(NEWLINE.sub("\n", code), mode=mode)
+
+
+@dataclass(eq=False)
+class Item:
+    """One item.
+
+    Attributes:
+        lead: what is in front of it: a space, or the end of a line, lines of comments, and an indentation.
+        tail: the comment at the end of its line, with the space in front.
+    """
+
+    text: str
+    lead: str = " "
+    tail: str = ""
+
+    @property
+    def margin(self) -> str:
+        """Its lead without comments and empty lines; "" where it shares its line, or a backslash continues one."""
+        ends = [] if self.lead.lstrip().startswith("\\") else [*NEWLINE.finditer(self.lead)]
+        return self.lead[ends[-1].start() :] if ends else ""
+
+
+@dataclass
+class Items:
+    """What stands between commas in a statement or an expression: names of an import, arguments, entries of a dictionary.
+
+    Attributes:
+        head: what is in front of them, with the bracket and the comment behind it.
+        comma: the one behind the last, or none.
+        bracket: the one that closes, or none.
+    """
+
+    head: str
+    items: list[Item]
+    comma: str = ""
+    bracket: Item = field(default_factory=lambda: Item("", ""))
+
+    @property
+    def texts(self) -> list[str]:
+        """The items without what is around them."""
+        return [item.text for item in self.items]
+
+    @property
+    def code(self) -> str:
+        """The code with these items."""
+        commas = [*[","] * (len(self.items) - 1), self.comma, ""]
+        each = zip([*self.items, self.bracket], commas, strict=True)
+        return self.head + "".join(i.lead + i.text + comma + i.tail for i, comma in each)
+
+    def insert(self, place: int, text: str) -> None:
+        """One more item, on a line of its own if its neighbour has one."""
+        beside = self.items[min(place, len(self.items) - 1)]
+        new = Item(text, beside.margin or " ")
+        if place == 0 and not beside.margin:
+            new.lead, beside.lead = beside.lead, [*self.items, beside][1].margin or " "
+        elif not beside.margin:  # the comment at the end of its line stays there
+            new.tail, self.items[place - 1].tail = self.items[place - 1].tail, ""
+        self.items.insert(place, new)
+
+    def drop(self, item: Item, remarks: Sequence[str] | None = None) -> None:
+        """Takes an item away, and its comments with it; where the remarks in it are given they stay, each on a line."""
+        place = self.items.index(item)
+        self.items.remove(item)
+        after = [*self.items, self.bracket][place]
+        margin = item.margin or after.margin
+        if item.margin and not after.margin:
+            if after is not self.bracket or (self.items and self.items[-1].tail):
+                after.lead = item.margin
+        elif place == 0 and not item.margin and "#" not in after.lead:
+            after.lead = item.lead
+        if remarks is not None:
+            lines = [*comments(item.lead), *remarks, *comments(item.tail)]
+            rest = after.lead if after.margin or not lines else margin
+            after.lead = "".join(margin + each for each in lines) + rest
+
+
+def read(source: str) -> Items:
+    """The items of an import statement, a call or a dictionary.
+
+    Raises:
+        Refused: for what LibCST cannot read.
+    """
+    import libcst as cst  # takes longer to import than a small file to migrate
+
+    try:
+        module = cst.parse_module(source)
+    except cst.ParserSyntaxError as error:
+        raise Refused(f"LibCST cannot read it: {error.message}") from None
+    nodes: Sequence[Any]
+    first: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace("")
+    last, bracket = first, ""
+    match cst.ensure_type(module.body[0], cst.SimpleStatementLine).body[0]:
+        case cst.ImportFrom(names=[*nodes], lpar=cst.LeftParen(first), rpar=cst.RightParen(last)):
+            bracket = ")"
+        case (cst.Import() | cst.ImportFrom()) as line if isinstance(line.names, Sequence):
+            nodes, first = line.names, line.whitespace_after_import
+        case cst.Expr(cst.Dict([*nodes], cst.LeftCurlyBrace(first), cst.RightCurlyBrace(last))):
+            bracket = "}"
+        case cst.Expr(cst.Call(args=[*others, arg], whitespace_before_args=first)):
+            last, bracket = arg.whitespace_after_arg, ")"
+            nodes = [*others, arg.with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))]
+        case _:
+            raise Refused("it has no items")
+    show, items = module.code_for_node, Items("", [], "", Item(bracket))
+    lead = show(first)
+    for node in nodes:
+        comma = node.comma if isinstance(node.comma, cst.Comma) else None
+        text = show(node.with_changes(comma=cst.MaybeSentinel.DEFAULT))
+        text += show(comma.whitespace_before) if comma else ""
+        items.items.append(Item(text, lead))
+        items.comma, lead = (",", show(comma.whitespace_after)) if comma else ("", "")
+    items.bracket.lead = lead + show(last)
+    for item, below in pairwise([Item(""), *items.items, items.bracket]):
+        end = NEWLINE.split(below.lead)[0]
+        if "#" in end:
+            item.tail, below.lead = end, below.lead.removeprefix(end)
+    items.head = source.removesuffix(items.code)
+    return items

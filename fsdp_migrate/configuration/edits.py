@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Dictionary
 
-from fsdp_migrate.codemods.edit.text import Refused, drop_items
+from fsdp_migrate.codemods.edit.text import Refused, read, spliced
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.configuration.tree import (
     Add,
@@ -81,32 +81,31 @@ class _Writer:
         return Edit(start, start, "".join(indent + line for line in lines))
 
     def items(self, changes: Sequence[Change]) -> list[Edit]:
-        """Between commas."""
-        entries = self.mapping.entries
-        spans = [entry.span for entry in entries]
-        edits = [
-            Edit(*change.entry.span, self.pair(change.key, change.value))
-            for change in changes
-            if isinstance(change, Replace)
-        ]
-        removed = sorted(entries.index(c.entry) for c in changes if isinstance(c, Remove))
-        adds = [change for change in changes if isinstance(change, Add)]
-        added = [self.pair(*each) for change in adds for each in change.settings.items()]
-        kept = [index for index in range(len(spans)) if index not in removed]
-        if not kept:
-            return [*edits, Edit(spans[0][0], spans[-1][1], ", ".join(added))]
-        wanted = [entries.index(change.before) for change in adds if change.before]
-        place = spans[next((index for index in wanted if index in kept), kept[0])][0]
-        start, indent = self.margin(place)
-        alone = start and not self.text[start:place].strip()
-        between = f",{self.newline}{indent}" if alone else ", "
-        edits += [Edit(place, place, "".join(pair + between for pair in added))] if added else []
-        for drop in drop_items(self.text, spans, removed):
-            comments = self.comments(drop.start, drop.end)
-            _, indent = self.margin(spans[removed[0]][0])
-            said = "".join(f"{self.newline}{indent}{each}" for each in comments)
-            edits.append(Edit(drop.start, drop.end, said))
-        return edits
+        """Between commas. LibCST reads what is around the entries, for which names stand: those of YAML are no Python."""
+        entries, (start, end) = self.mapping.entries, self.mapping.span
+        sign, edits = "=" if self.mapping.style == "call" else ":", list[Edit]()
+        names = {entry: f"_entry{place}_{sign}_" for place, entry in enumerate(entries)}
+        stands = [Edit(*entry.span, name) for entry, name in names.items()]
+        items = read(spliced(self.text, stands, start, end))
+        found = {item.text.rstrip(): item for item in items.items}
+        for change in changes:
+            if isinstance(change, Replace):
+                found[names[change.entry]].text = self.pair(change.key, change.value)
+            elif isinstance(change, Add):
+                below = found[names[change.before or entries[0]]]
+                for pair in change.settings.items():
+                    items.insert(items.items.index(below), self.pair(*pair))
+        for change in changes:
+            if isinstance(change, Remove):
+                items.drop(found[names[change.entry]], self.comments(*change.entry.span))
+        code = items.code
+        for entry, name in names.items():
+            if name in code:
+                between, _, code = code.partition(name)
+                edits.append(Edit(start, entry.span[0], between))
+                start = entry.span[1]
+        edits.append(Edit(start, end, code))
+        return [edit for edit in edits if self.text[edit.start : edit.end] != edit.text]
 
     def pair(self, key: str, value: Data, indent: str = "") -> str:
         """A setting as the mapping would write it."""

@@ -274,14 +274,15 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
 
 
 def test_version_and_start_cost(folder: Path) -> None:
-    """Help and version import none of the libraries that take time."""
+    """Help, version and `check` import none of the libraries that take time."""
+    put(folder, a=b"from torch.distributed.fsdp import (\n  FullyShardedDataParallel as F)\nF(m)\n")
     done = fresh("-m", "fsdp_migrate", "--version")
     assert (done.returncode, done.stdout) == (0, "fsdp-migrate 0.1.0\n")
     program = (
-        "import sys; from fsdp_migrate.cli import exit_code; exit_code(['--version']);"
-        "print([m for m in ('torch', 'libcst', 'black') if m in sys.modules])"
+        "import sys; from fsdp_migrate.cli import exit_code as run; run(['--version']);"
+        "print(run(['check', '.']), [m for m in ('torch', 'libcst', 'black') if m in sys.modules])"
     )
-    assert fresh("-c", program).stdout.splitlines()[-1] == "[]"
+    assert fresh("-c", program).stdout.splitlines()[-1] == "1 []"
 
 
 def test_a_shell_can_complete_a_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -122,8 +122,8 @@ runs:
         "JSON with tabs",
         '{\n\t"distributed_type": "FSDP",\n\t"num_processes": 2,\n\t"fsdp_config": {\n\t\t'
         '"fsdp_use_orig_params": true\n\t}\n}\n',
-        '{\n\t"distributed_type": "FSDP",\n\t"num_processes": 2,\n\t"fsdp_config": {\n\t\t"fsdp_version": 2,'
-        ' "fsdp_state_dict_type": "FULL_STATE_DICT"\n\t}\n}\n',
+        '{\n\t"distributed_type": "FSDP",\n\t"num_processes": 2,\n\t"fsdp_config": {\n\t\t'
+        '"fsdp_version": 2,\n\t\t"fsdp_state_dict_type": "FULL_STATE_DICT"\n\t}\n}\n',
         ending="json",
     ),
     Shape(

@@ -4,7 +4,7 @@ import ast
 import io
 import tokenize
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -56,7 +56,9 @@ def lines(draw: st.DrawFn) -> Source:
     for position, name in enumerate(names):
         local = draw(st.sampled_from([name, name, f"{name}_", name]))
         source.names[local] = name
-        text += name if local == name else f"{name} as {local}"
+        gap = draw(st.sampled_from([" ", whitespace(parenthesized)]))
+        text += name if local == name else f"{name}{gap}as {local}"
+        text += draw(st.sampled_from(["", "", whitespace(parenthesized)])) if parenthesized else ""
         if position < len(names) - 1:
             text += "," + whitespace(parenthesized)
         elif parenthesized:
@@ -71,18 +73,9 @@ def lines(draw: st.DrawFn) -> Source:
     return source
 
 
-@dataclass
-class Change:
-    """What is asked of a statement, as `ImportChange` has it."""
-
-    drop: set[str] = field(default_factory=set)
-    move: dict[str, tuple[str, str]] = field(default_factory=dict)
-    add: list[tuple[str, str]] = field(default_factory=list)
-
-
 @st.composite
-def changes_of(draw: st.DrawFn, source: Source) -> Change:
-    change = Change()
+def changes_of(draw: st.DrawFn, source: Source) -> ImportChange:
+    change = ImportChange(ast.Import([]))
     for local in source.names:
         match draw(st.integers(0, 3)):
             case 0:
@@ -109,7 +102,7 @@ def comments_of(code: str) -> Counter[str]:
     return Counter(token.string for token in tokens if token.type == tokenize.COMMENT)
 
 
-def expected(source: Source, change: Change) -> Counter[tuple[str, str, str]]:
+def expected(source: Source, change: ImportChange) -> Counter[tuple[str, str, str]]:
     result = bindings(source.text)
     for local, name in source.names.items():
         if local in change.move or local in change.drop:
@@ -120,13 +113,12 @@ def expected(source: Source, change: Change) -> Counter[tuple[str, str, str]]:
     return result
 
 
-def edited(text: str, source: Source, change: Change) -> str:
+def edited(text: str, source: Source, change: ImportChange) -> str:
     """A program after a change of the statement that a source describes."""
     file = File(Path("/nowhere/x.py"), "x.py", text)
     beginning = f"from {source.module} import"
     node = next(n for n in file.of(ast.ImportFrom) if file.source(n).startswith(beginning))
-    asked = ImportChange(node, change.drop, change.move, change.add)
-    return apply(text, edit_imports(file, [asked], 88))
+    return apply(text, edit_imports(file, [replace(change, node=node)], 88))
 
 
 @pytest.mark.parametrize("guard", ["", "if x: "])
@@ -148,4 +140,4 @@ def test_a_statement_binds_what_is_asked_for_and_keeps_every_comment(
 
 @given(lines())
 def test_an_empty_change_leaves_every_byte(source: Source) -> None:
-    assert edited(source.text, source, Change()) == source.text
+    assert edited(source.text, source, ImportChange(ast.Import([]))) == source.text
