@@ -6,7 +6,7 @@ happens between two steps.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -20,6 +20,9 @@ _near = partial(math.isclose, rel_tol=1e-3)
 
 _STEPS = 4
 """Units of rounding that the sums of a few steps may add up to."""
+
+BY_HAND = "left to do by hand, the first is"
+"""What a note says of findings that the migration left to people."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,15 @@ def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -
         title, advice = _CAUSES[name]
         return Cause(_NAMES.get(name, name), title.format(**facts), advice)
     return Cause("unknown", "not known", _where(first))
+
+
+def behind_findings(cause: Cause | None, notes: Sequence[str]) -> Cause | None:
+    """The cause, or what the migration left to people, which comes first where the records show no other."""
+    left = next((note for note in notes if BY_HAND in note), "")
+    if cause is None or cause.name not in ("rounding", "unknown") or not left:
+        return cause
+    advice = f"Do what the findings say, and look again. Otherwise: {cause.title}. {cause.advice}"
+    return Cause("by-hand", left, advice)
 
 
 Shown = Iterator[tuple[str, dict[str, Any]]]

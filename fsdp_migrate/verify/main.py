@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.verify import failures, folders, launch, outputs, processes, quirks, records
+from fsdp_migrate.verify import (
+    causes,
+    failures,
+    folders,
+    launch,
+    outputs,
+    processes,
+    quirks,
+    records,
+)
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, judge
@@ -88,8 +97,10 @@ class Pair:
             verdict.tolerance,
             verdict.max_abs_param_diff or 0.0,
         )
+        verdict = verdict.also(odd)
         verdict = replace(
-            verdict.also(odd),
+            verdict,
+            cause=causes.behind_findings(verdict.cause, notes),
             uncompared=[*idle, *unread, *verdict.uncompared, *_never(both, verdict)],
             notes=notes + verdict.notes,
             quirks=quirks.read(other, after.root),
@@ -194,7 +205,7 @@ def migrate(root: Path, form: str) -> list[str]:
     warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]
     if manual := report.manual:
         first = f"{manual[0].code} at {Path(manual[0].path).name}:{manual[0].line}"
-        warnings.append(f"{len(manual)} left to do by hand, the first is {first}")
+        warnings.append(f"{len(manual)} {causes.BY_HAND} {first}")
     if not report.changes:
         nothing = "the migration changes nothing: give a migrated program with --migrated, and its original as SCRIPT"
         raise Unverifiable("; ".join([nothing, *warnings]))

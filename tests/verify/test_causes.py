@@ -64,6 +64,19 @@ def test_a_cause_is_named_where_the_records_show_it(one: Run, other: Run, expect
     assert cause(one, other) == expected
 
 
+def test_findings_by_hand_come_before_a_guess() -> None:
+    found = causes.Cause("rounding", "the model computes in bfloat16", "Sums may differ.")
+    note = f"2 {causes.BY_HAND} FSDP507 at train.py:3"
+    after = causes.behind_findings(found, ["another note", note])
+    assert after is not None
+    assert (after.name, after.title) == ("by-hand", note)
+    assert after.advice.endswith("Otherwise: the model computes in bfloat16. Sums may differ.")
+    assert causes.behind_findings(found, ["another note"]) is found
+    shown = replace(found, name="learning-rate")
+    assert causes.behind_findings(shown, [note]) is shown
+    assert causes.behind_findings(None, [note]) is None
+
+
 def test_a_loss_in_bfloat16_has_its_own_floor() -> None:
     one = run(LOSSES, NORMS, loss_dtype="torch.bfloat16")
     near = run([3.0, 2.0 + 2**-7, 1.0], NORMS, loss_dtype="torch.bfloat16")
