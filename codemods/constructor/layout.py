@@ -1,6 +1,7 @@
 """The code of a constructor on FSDP2, and where it goes: statements in its place, or a function that takes its place."""
 
 import ast
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from textwrap import indent
@@ -119,7 +120,10 @@ def by_units(construction: Construction, place: Place) -> list[Edit]:
     is_long = NEWLINE.search(given) is not None
     if is_long:  # stays in its own layout
         own = indentation(context.file, place.statement)
-        given = "\n".join(line.removeprefix(own) for line in NEWLINE.split(given))
+        rows = [line.removeprefix(own) for line in NEWLINE.split(given)]
+        # As deep as the loop's body, the last one would read as a part of that.
+        is_alike = re.match(r"(?: {4}|\t)\S", rows[-1])
+        given = "\n".join([*rows, ""] if is_alike else rows)
     loop = [f"for {name}, {options} in units({given}):", f"    fully_shard({name}, **{options})"]
     lines = _under(place.model, "", loop) if construction.like_fsdp1 else loop
     return _instead(construction, place, lines, as_it_is=is_long)

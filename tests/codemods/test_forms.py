@@ -118,7 +118,8 @@ with like_fsdp1(net):
             net,
             auto_wrap_policy=make(
                 1),  # by size
-        sharding_strategy=s):
+        sharding_strategy=s
+    ):
         fully_shard(module, **options)
 === comments stay at arguments, also of those that torch has words for
 net = FSDP(
