@@ -110,8 +110,9 @@ def _chart(title: str, curves: dict[str, list[Point]], mark: int) -> Iterator[st
     if log and not any(value for _, value in points):
         yield "<p>None: what both have is the same to the last bit.</p>"
         return
-    across = _Axis([step for step, _ in points], _LEFT, _RIGHT)
-    up = _Axis([value for _, value in points if abs(value) < _HUGE], _BOTTOM, _TOP, log)
+    across = _Axis([step for step, _ in points], (_LEFT, _RIGHT), "whole")
+    values = [value for _, value in points if abs(value) < _HUGE]
+    up = _Axis(values, (_BOTTOM, _TOP), "log" if log else "")
     yield f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{title}">'
     for y, text in up.ticks():
         yield f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y}" y2="{y}"/>'
@@ -130,8 +131,10 @@ def _chart(title: str, curves: dict[str, list[Point]], mark: int) -> Iterator[st
 class _Axis:
     """From values to pixels; zero, which has no logarithm, is one power of ten below the smallest other value."""
 
-    def __init__(self, values: list[float], start: int, end: int, log: bool = False) -> None:
-        self.start, self.end, self.log, self.zero = start, end, log, log and 0 in values
+    def __init__(self, values: list[float], ends: tuple[int, int], kind: str = "") -> None:
+        self.start, self.end = ends
+        self.log, self.whole = kind == "log", kind == "whole"
+        self.zero, log = self.log and 0 in values, self.log
         places = [math.log10(value) if log else value for value in values if value or not log]
         self.low, self.high = min(places, default=0.0), max(places, default=1.0)
         if log:
@@ -147,10 +150,16 @@ class _Axis:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self) -> Iterator[tuple[float, str]]:
-        """Pixels and labels of both ends and of the middle."""
-        for place in (self.low, (self.low + self.high) / 2, self.high):
-            text = f"1e{place:g}" if self.log else f"{place:.6g}"
-            yield self._pixel(place), "0" if self.zero and place == self.low else text
+        """Pixels and labels of round numbers, of powers of ten on a logarithmic axis."""
+        tens = 10.0 ** math.floor(math.log10(self.high - self.low))
+        step = next(
+            part for k in (0.2, 0.5, 1, 2) if (self.high - self.low) / (part := k * tens) <= 5
+        )
+        step = max(step, 1) if self.log or self.whole else step
+        for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1):
+            text = f"1e{number * step:g}" if self.log else f"{number * step:.6g}"
+            is_zero = self.zero and number * step <= self.low
+            yield self._pixel(number * step), "0" if is_zero else text
 
 
 def _curve(kind: str, points: Sequence[Point], across: _Axis, up: _Axis) -> Iterator[str]:
