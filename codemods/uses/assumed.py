@@ -15,6 +15,7 @@ from fsdp_migrate.codemods.left.measured import is_torchs
 from fsdp_migrate.codemods.left.module_names import is_any_module, subject_of
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.codemods.uses.methods import is_gathered
 from fsdp_migrate.codemods.uses.state_dicts import OF_MODELS, is_typed, untyped
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.models import INNER
@@ -188,4 +189,12 @@ def _names(context: Context) -> Iterator[Line]:
             yield Line("class_names", around if is_compared else attribute, _NAME)
 
 
-_FINDERS = (_interface, _states, _writes, _before, _names)
+def _applies(context: Context) -> Iterator[Line]:
+    """`model.apply(f)`, of which `methods` speaks."""
+    for attribute in context.file.attributes.get("apply", ()):
+        call = context.call_of(attribute)
+        if call is not None and is_gathered(context, attribute):
+            yield Line("whole_in_apply", call, "")
+
+
+_FINDERS = (_interface, _states, _writes, _before, _names, _applies)

@@ -71,6 +71,12 @@ def is_replaced(context: Context, attribute: ast.Attribute) -> bool:
     return is_read and attribute.attr in _ANSWERED and _may_be_model(context, attribute)
 
 
+def is_gathered(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a model's `apply` sees whole parameters in torch's form."""
+    is_replaced_here = is_replaced(context, attribute) and bool(_by_runtime(context, attribute))
+    return is_replaced_here or _is_gathered(context, attribute)
+
+
 def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a method may be FSDP1's. In torch's form any of two is that no other name means: the runtime's functions call the
     method of what is no sharded model. DDP has `no_sync`, too: a file that names nothing of FSDP1's may be about that."""
