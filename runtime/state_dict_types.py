@@ -24,6 +24,7 @@ from .quirks import acted, is_outermost
 from .refusals import UnsupportedInFSDP2
 from .running import Unit
 from .torch_private import torch_asks_for_state, units_of
+from .writeback import tell_of_change
 
 # Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
 _in_force: WeakKeyDictionary[nn.Module, api.StateDictSettings | None] = WeakKeyDictionary()
@@ -99,6 +100,7 @@ def _follow(module: nn.Module, settings: api.StateDictSettings) -> None:
     if module not in _in_force:
         module.register_load_state_dict_pre_hook(_load)  # type: ignore[no-untyped-call]
         if isinstance(module, FSDPModule):
+            module.register_state_dict_pre_hook(_begin)  # type: ignore[no-untyped-call]
             module.register_state_dict_post_hook(_save)  # type: ignore[no-untyped-call]
     _in_force[module] = settings
 
@@ -149,6 +151,10 @@ def _settings(kind: Any, config: Any, optim_config: Any) -> api.StateDictSetting
 
 def _modules_of_units(module: nn.Module) -> list[nn.Module]:
     return [each for unit in units_of(module) for each in own_modules(unit, ())]
+
+
+def _begin(unit: nn.Module, *_: Any) -> None:
+    tell_of_change(unit_of(unit))  # before FSDP2's own hook frees what is gathered
 
 
 def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: Any) -> None:

@@ -18,7 +18,7 @@ from .forms import or_fsdp1s
 from .gather import gather, shard
 from .materialize import own_modules
 from .torch_private import initialize, is_running, parameter_groups, units_of
-from .writeback import write_back
+from .writeback import tell_of_change, write_back
 
 _summoned: WeakSet[nn.Module] = WeakSet()
 
@@ -70,6 +70,7 @@ def whole_parameters(
     """:func:`summon_full_params` of some units, which need not be part of a root yet."""
     for unit in units:
         write_back(unit, parameter_groups(unit))
+        tell_of_change(unit)
         unit.reshard()
     places = _places(units)
     summoned: dict[Any, nn.Parameter] = {}

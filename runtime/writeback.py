@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from . import torch_private
+from . import changed, torch_private
 from .attributes import attributes_of
-from .gather import sharded_as
+from .gather import shard, sharded_as
 from .older_optimizers import replace_parameters
 from .quirks import acted, keeps
 
@@ -44,6 +45,24 @@ def write_back(unit: Any, groups: list[Any]) -> None:
             replace_parameters({given: new})
         parameter._setattr_on_modules(new)
         parameter.reset_sharded_param()
+
+
+@torch.no_grad()
+def tell_of_change(unit: Any) -> None:
+    """Says so where parameters were changed since a forward left them gathered: FSDP1 showed what it had gathered."""
+    groups = [group for group in torch_private.parameter_groups(unit) if group.is_unsharded]
+    for parameter in (each for group in groups for each in group.fsdp_params):
+        kept, now = parameter._unsharded_param, parameter.sharded_param
+        if isinstance(kept, DTensor):  # of tensor parallelism
+            continue
+        before = shard(kept, now).to_local()
+        if not torch.equal(before, now.to_local().to(before)):
+            changed.say(
+                "FSDP321",
+                "a parameter was changed after a forward without backward had left it gathered: FSDP1 showed, and saved, "
+                "the value of before until the next backward, and this is the new one",
+            )
+            return
 
 
 def _layout(parameter: Any) -> Any:

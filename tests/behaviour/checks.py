@@ -2,8 +2,11 @@
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable
+from functools import partial
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +23,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fsdp_migrate import runtime
-from fsdp_migrate.runtime import FullyShardedDataParallel
+from fsdp_migrate.runtime import FullyShardedDataParallel, changed
 from fsdp_migrate.runtime.gradients import is_unreduced
 
 from .areas.common import Block, batches, net, train
@@ -146,6 +149,25 @@ def broadcast_refuses_meta_tensors() -> None:
         model = tiny()
     with pytest.raises(ValueError, match="meta device"):
         runtime.broadcast_module_states(model)
+
+
+@check()
+def a_change_that_fsdp1_would_not_show_is_told() -> None:
+    """After an evaluation the root's parameters stay gathered, and FSDP1 shows what it gathered."""
+    from in_place import BRIDGE, IN_PLACE  # ranks run in tests/, pytest does not
+
+    for api, when in product((BRIDGE, IN_PLACE), ("state_dict", "apply")):
+        changed._SAID.clear()
+        model: Any = api.FSDP(net(), use_orig_params=True)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model(torch.ones(2, 4))
+            model.state_dict()  # nothing was changed
+            model(torch.ones(2, 4))
+            model.head.bias.mul_(0.5)
+        read = model.state_dict if when == "state_dict" else partial(model.apply, id)
+        with pytest.warns(runtime.ChangedFromFSDP1, match="was changed after a forward"):
+            read()
 
 
 @check()

@@ -29,6 +29,7 @@ from forked import LOST
 from fsdp1 import fsdp1_on_cpu
 from launch import results_in
 
+from fsdp_migrate.codemods.constructor.assumptions import SILENT
 from fsdp_migrate.findings import Action
 from fsdp_migrate.runtime import changed
 
@@ -171,6 +172,9 @@ def main() -> int:
                 said = verdict
             elif form == "torch" and seed in alone:
                 said = ", ".join(needed(drawn[seed], seed, found))
+                # What keeps a program on the bridge in place no switch keeps.
+                relies = SILENT.code in migrated(drawn[seed].source, form)[1]
+                said = said or SILENT.code * relies
             else:  # what says that it does in torch's form as in place says it there
                 said_in = "auto" if form == "torch" else form
                 by_runtime = {
