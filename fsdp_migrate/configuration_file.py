@@ -124,7 +124,7 @@ class _File:
             elif data in ("fsdp", "fsdp_cpu_offload"):
                 if _LIGHTNING_KEYS & {other.key for other in entry.owner.entries}:
                     yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
-                elif OF_VERL.search(self.text):
+                elif OF_VERL(self.text):
                     yield (
                         rules.VERL,
                         [Said(entry, f"selects FSDP1 in verl: write {entry.key}: fsdp2")],

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 
 from fsdp_migrate import git
 from fsdp_migrate.findings import Problem
+from fsdp_migrate.search import Search
 from fsdp_migrate.source import CONFIGURATIONS, shown_path
 
 # Other people's code, wherever it is.
@@ -25,13 +26,13 @@ _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
 _BUILT = frozenset({"build", "dist", "venv"})
 _WORDS = (b"fullyshardeddataparallel", b"torch.distributed._composable")
 # What takes parameters, and asks them what sharded ones answer otherwise, maybe those of a model that another file shards.
-_TAKES = re.compile(rb"parameters\(|\bparam_groups\b|\.grad\b|[Oo]ptimizer")
-_ASKS = re.compile(
-    rb"clip_grad_norm_|\bnorm|\.n?dim\b|len\(\w+\.shape|numel\(|nelement\(|(?:allclose|is(?:finite|nan|inf))\(|all_reduce"
-    rb"|\.grad\.|[(*=]\w+\.(?:\w+\.)?s(?:hape|ize)\b"
+_TAKES = Search(rb"parameters\(|\bparam_groups\b|\.grad\b|optimizer|Optimizer")
+_ASKS = Search(
+    rb"clip_grad_norm_|all_reduce|numel\(|nelement\(|\.grad\.|allclose\(|isfinite\(|isnan\(|isinf\(|\bnorm|\.n?dim\b"
+    rb"|len\(\w+\.shape|[(*=]\w+\.(?:\w+\.)?s(?:hape|ize)\b"
 )
-_ACCELERATE = re.compile(
-    rb"import[^\n]*\bAccelerator\b|accelerator\.|Trainer\)\s*:|:\s*[\w.]*Trainer\b|\bTrainer\("
+_ACCELERATE = Search(
+    rb"import[^\n]*\bAccelerator\b|accelerator\.|Trainer\)\s*:|\bTrainer\(|:\s*[\w.]*Trainer\b"
 )
 _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
@@ -73,12 +74,12 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
 
 def takes_parameters(data: bytes) -> bool:
     """Whether a Python file may ask parameters, which may be a sharded model's, what sharded ones answer otherwise."""
-    return _TAKES.search(data) is not None and _ASKS.search(data) is not None
+    return _TAKES(data) and _ASKS(data)
 
 
 def uses_accelerate(data: bytes, path: str = "") -> bool:
     """Whether a program can train a model that Accelerate or transformers' Trainer shards, by a byte search."""
-    return path.endswith(_PROGRAMS) and _ACCELERATE.search(data) is not None
+    return path.endswith(_PROGRAMS) and _ACCELERATE(data)
 
 
 def discover(

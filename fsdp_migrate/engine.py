@@ -19,6 +19,7 @@ from fsdp_migrate.source import (
     TOO_MUCH,
     Folders,
     Source,
+    is_test,
     parse_problem,
     read_source,
     shown_path,
@@ -47,15 +48,17 @@ def analyse(
     report = Report(files=len(paths), errors=list(found.problems))
     sources: list[Source] = []
     around: list[Path] = []
+    data: dict[str, bytes] = {}
     for path in paths:
-        source = _source_if_concerned(path, around, folders)
+        source = _source_if_concerned(path, around, data, folders)
         if isinstance(source, Source):
             sources.append(source)
         elif source is not None:
             report.errors.append(source)
     if sources:
-        more = [read_source(path, folders) for path in around]
-        sources += [each for each in more if isinstance(each, Source)]
+        for path in around:
+            source = source_from_bytes(path, shown_path(path), data[str(path)], folders)
+            sources += [source] if isinstance(source, Source) else []
         sources.sort(key=lambda source: source.path)
         if options.vendor is not None:
             own = [source.path for source in sources if source.ending not in CONFIGURATIONS]
@@ -63,7 +66,7 @@ def analyse(
             sources = [replace(source, runtime=package) for source in sources]
         paths = [p for p in (*paths, *found.others()) if p.suffix not in CONFIGURATIONS]
         paths = [p for p in paths if not folders.is_copy(p.parent)]
-    _analyse(sources, paths, options, report, watch, partial(parse_file, folders=folders))
+    _analyse(sources, paths, data, options, report, watch, partial(parse_file, folders=folders))
     report.seconds = time.perf_counter() - started
     return report
 
@@ -73,13 +76,13 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     started = time.perf_counter()
     report = Report(files=1)
     sources = [source] if mentions_fsdp(source.data, source.path.name) else []
-    _analyse(sources, (), options or Options(), report)
+    _analyse(sources, (), {}, options or Options(), report)
     report.seconds = time.perf_counter() - started
     return report
 
 
 def _source_if_concerned(
-    path: Path, around: list[Path], folders: Folders
+    path: Path, around: list[Path], known: dict[str, bytes], folders: Folders
 ) -> Source | Problem | None:
     """A file that mentions FSDP, or why it cannot be used; None for any other: it goes to `around` if it may be concerned."""
     try:
@@ -89,9 +92,11 @@ def _source_if_concerned(
         return read_source(path)
     if data.startswith(MARK.encode()):
         return None
+    if path.suffix not in CONFIGURATIONS:
+        known[str(path)] = data
     if not mentions_fsdp(data, path.name):
         takes = path.suffix == ".py" and takes_parameters(data)
-        if takes or uses_accelerate(data, path.name):
+        if (takes or uses_accelerate(data, path.name)) and not is_test(shown_path(path)):
             around.append(path)
         return None
     return source_from_bytes(path, shown_path(path), data, folders)
@@ -100,6 +105,7 @@ def _source_if_concerned(
 def _analyse(
     sources: Sequence[Source],
     paths: Sequence[Path],
+    data: dict[str, bytes],
     options: Options,
     report: Report,
     watch: Watch = iter,
@@ -119,7 +125,8 @@ def _analyse(
 
         apart = (each for _, source in files for each in source.apart)
         report.findings += (each for each in apart if options.takes(each.code))
-        program = Program([file for file, _ in files], paths, read or parse_file, is_set)
+        data |= {str(source.path): source.data for source in sources}
+        program = Program([file for file, _ in files], paths, read or parse_file, is_set, data)
 
         def work(each: tuple[File, Source]) -> Outcome:
             return migrate(*each, program, options)

@@ -29,6 +29,7 @@ _SHEBANG = re.compile(rb"#!.*\b(?:ba|da|k|z)?sh\b")
 TOO_MUCH = "does not parse: nested too deeply, or too large for this machine's memory"
 # The first words of each module of a copy of the runtime.
 MARK = "# Vendored by fsdp-migrate"
+_TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
 _IMPORTED = re.compile(r"^\s*(?:from|import)\s+(\w[\w.]*)(?:\s+import\s+(\w+))?")
 
 
@@ -201,6 +202,12 @@ def shown_path(path: Path) -> str:
     absolute = os.path.abspath(path)
     here = os.path.join(os.getcwd(), "")
     return PurePath(absolute.removeprefix(here)).as_posix()
+
+
+@cache
+def is_test(path: str) -> bool:
+    """Whether a file is a test, by its path."""
+    return _TEST.search(path) is not None
 
 
 def read_source(path: Path, folders: Folders | None = None) -> Source | Problem:

@@ -4,7 +4,6 @@ It is in torch's words where the file shows every value, a loop over `units` or 
 """
 
 import ast
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -40,7 +39,7 @@ from fsdp_migrate.findings import Action
 RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *arguments.RULES, *assumptions.RULES)
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
-_META = re.compile(rb"""["']meta["']|init_empty_weights|deferred_init|init_on_device|skip_init""")
+_META = rb"""'meta'|"meta"|init_empty_weights|deferred_init|init_on_device|skip_init"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +199,7 @@ def _in_torchs_words(construction: Construction) -> Code:
     """The arguments in torch's words; raises AtRunTime where `units` has to read them."""
     context, call = construction.context, construction.call
     paths = reach_of(context.program).of(context.file.path)
-    if any(_META.search(context.program.data(path)) for path in paths):
+    if not context.program.tree.having(_META).isdisjoint(paths):
         raise AtRunTime("the model may be on the meta device")
     if comments(context.source(call)):
         raise AtRunTime("comments stand at them")

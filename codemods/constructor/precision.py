@@ -6,7 +6,6 @@ keeps every BatchNorm in full precision.
 """
 
 import ast
-import re
 
 from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, shown
 from fsdp_migrate.codemods.constructor.construction import Construction
@@ -33,7 +32,7 @@ _FIELDS = {
     "_module_classes_to_ignore": ...,
 }
 # Where a model may get a BatchNorm from: FSDP1, given a policy, makes it a unit in full precision.
-_NORMS = re.compile(r"BatchNorm|batch_norm|\btorchvision\.models|\btimm\b")
+_NORMS = rb"BatchNorm|batch_norm|\btorchvision\.models|\btimm\b"
 
 
 def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
@@ -61,8 +60,8 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     Since torch 2.15 FSDP2 reduces in the parameters' own type where it is not told another; FSDP1 reduced in `param_dtype`.
     """
     context, has_policy = construction.context, construction.value("auto_wrap_policy") is not None
-    reach = reach_of(context.program)
-    if has_policy and any(_NORMS.search(reach.text(path)) for path in reach.of(context.file.path)):
+    paths = reach_of(context.program).of(context.file.path)
+    if has_policy and not context.program.tree.having(_NORMS).isdisjoint(paths):
         raise AtRunTime
     types = _fields(context, shown(construction, value))
     if types is None or not types.keys() <= {"param_dtype", "reduce_dtype", "buffer_dtype"}:

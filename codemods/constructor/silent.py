@@ -6,7 +6,6 @@ searched for.
 """
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,14 +15,17 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.search import Search
+from fsdp_migrate.source import is_test
 
 _WRAPPED = "_fsdp_wrapped_module"
 _CLASSES = ("FullyShardedDataParallel", "FSDP")
 # By these words a file is looked at that does not mention FSDP itself.
-_WORDS = re.compile(
-    rb"_fsdp_wrapped_module|FullyShardedDataParallel|\.(?:named_)?children\("
-    rb"|(?:\btype\([^()\n]+\)|\.__class__)\s+(?:==|!=|(?:is|in|not in)\b)"
+_WORDS = (
+    rb"_fsdp_wrapped_module|FullyShardedDataParallel|\.children\(|\.named_children\("
+    rb"|\btype\([^()\n]+\)\s+(?:==|!=|(?:is|in|not in)\b)|\.__class__\s+(?:==|!=|(?:is|in|not in)\b)"
 )
+_NAMES = Search(rf"{_WRAPPED}|[\"'](?:{'|'.join(_CLASSES)})[\"']")
 _SAFE = ("replace", "removeprefix", "lstrip", "strip", "sub", "getattr", "hasattr")
 
 
@@ -47,9 +49,9 @@ def hits(construction: Construction) -> list[Hit]:
     found: list[Hit] = []
     own = str(context.file.path)
     # What a test wraps stays in it; what other code wraps no test counts for.
-    paths = reach.below(own) if reach.is_test(own) else reach.of(context.file.path)
+    paths = reach.below(own) if is_test(own) else reach.of(context.file.path)
     for path in paths:
-        if reach.is_test(path) and path != own:
+        if is_test(path) and path != own:
             continue
         here = program.once(_hits, path)
         found += [hit for hit, classes in here if _concerns(construction, classes)]
@@ -66,7 +68,7 @@ def _concerns(construction: Construction, classes: frozenset[str]) -> bool:
 
 def _hits(program: Program, path: str) -> list[tuple[Hit, frozenset[str]]]:
     """Those of a file, each with the classes that it is about; none for any."""
-    looked = program.mentions(path) or _WORDS.search(program.data(path))
+    looked = program.mentions(path) or path in program.tree.having(_WORDS)
     file = program.load(path) if looked else None
     if file is None:
         return []
@@ -77,7 +79,7 @@ def _hits(program: Program, path: str) -> list[tuple[Hit, frozenset[str]]]:
 
 def _strings(context: Context) -> Iterator[Hit]:
     file = context.file
-    for node in file.of(ast.Constant):
+    for node in file.of(ast.Constant) if _NAMES(file.text) else ():
         text = node.value
         if not isinstance(text, str) or len(text) > 200:
             continue

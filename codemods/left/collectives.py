@@ -11,12 +11,14 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.parameters import PARTS, Taken, loop_of
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.scopes import Opaque
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP525", "collective")
 RULES = (RULE,)
 
-_C10D = re.compile(r"torch\.distributed\.(?:all_|i)?(?:broadcast|gather|reduce|scatter|send)\w*")
+_NAME = re.compile(r"(?:all_|i)?(?:broadcast|gather|reduce|scatter|send)\w*")
+_C10D = re.compile(rf"torch\.distributed\.{_NAME.pattern}")
 # Functions of the program that hand on to c10d, by their names.
 _HANDING_ON = re.compile(r"all_(?:gather|reduce)\w*|(?:broadcast|reduce)_tensors?")
 _REFUSED = "raises for a DTensor, and this comes from sharded parameters: give it local_shard(p) of the runtime, or what is"
@@ -34,24 +36,26 @@ def find(context: Context) -> Iterator[Found]:
     if not context.models.shards(context.file):
         return
     for name, calls in context.file.calls.items():
-        for call in calls if "object" not in name else ():
+        may_be_meant = _NAME.match(name) or name in context.file.aliases
+        for call in calls if may_be_meant and "object" not in name else ():
             paths, given = context.dotted(call.func), values_given(call)[:1]
             of_c10d = any(_C10D.fullmatch(path) for path in paths)
             if not given or not (of_c10d or (not paths and _HANDING_ON.fullmatch(name))):
                 continue
             sources = context.program.once(_Sources, taken(context)).of(given[0], context.file)
-            if sources and not is_known_as_whole(context, call):
-                local = all(of is context.file and is_local_now(context, n) for n, of in sources)
-                action, message = (Action.RUNTIME, _SERVED) if local else (Action.MANUAL, _REFUSED)
-                yield Found(RULE, call, action, message, f"{name}(...)")
+            local = [of is context.file and is_local_now(context, node) for node, of in sources]
+            if local and not is_known_as_whole(context, call):
+                served = (Action.RUNTIME, _SERVED) if all(local) else (Action.MANUAL, _REFUSED)
+                yield Found(RULE, call, *served, f"{name}(...)")
 
 
 class _Sources:
-    """The sharded parameters and gradients that values are computed of: many collectives lead back to the same ones."""
+    """The sharded parameters and gradients that values are computed of."""
 
     def __init__(self, program: Program, from_models: Taken) -> None:
         self.program, self.taken = program, from_models
-        self._before: dict[ast.AST, list[tuple[ast.AST, File]]] = {}
+        # What no parameter goes into: most collectives lead back to the same values, and to none.
+        self._plain: set[ast.AST] = set()
 
     def of(self, value: ast.AST, file: File) -> list[tuple[ast.expr, File]]:
         """Those of one expression, each with its file."""
@@ -62,37 +66,43 @@ class _Sources:
             if isinstance(value, ast.Name | ast.Attribute) and self.taken.is_parameter(value, file):
                 found.append((value, file))
                 continue
-            if value not in self._before:
-                parts = self._of_name if isinstance(value, ast.Name) else self._parts
-                self._before[value] = list(parts(value, file))  # type: ignore[arg-type]
-            before = [(node, of) for node, of in self._before[value] if node not in seen]
-            seen.update(node for node, _ in before)
-            pending += before
+            for part, of in self._parts(value, file):
+                if part not in seen and part not in self._plain:
+                    seen.add(part)
+                    pending.append((part, of))
+        if not found:
+            self._plain |= seen
         return found
 
     def _parts(self, value: ast.AST, file: File) -> Iterator[tuple[ast.AST, File]]:
         """The expressions whose values go into one."""
         parts: list[ast.AST] = []
-        if isinstance(value, ast.Attribute):
+        if isinstance(value, ast.Name):
+            yield from self._of_name(value, file)
+        elif isinstance(value, ast.Attribute):
             parts = [value.value] if value.attr in PARTS else []
         elif isinstance(value, ast.Call):
-            made = self.program.definition(value.func, file)
-            if last_name(value.func) in _ENDING:
-                return
-            if made is not None:
-                for statement in made.file.of(ast.Return):
-                    if made.file.function(statement) is made.node and statement.value is not None:
-                        yield statement.value, made.file
-                return
-            owner = [value.func.value] if isinstance(value.func, ast.Attribute) else []
-            parts = [*value.args, *owner]
+            yield from self._of_call(value, file)
         elif isinstance(value, ast.Subscript):
             parts = [value.value]
         elif isinstance(value, ast.ListComp | ast.GeneratorExp):
             parts = [value.elt]
         elif not isinstance(value, ast.Constant | ast.Lambda | ast.Compare):
             parts = [*ast.iter_child_nodes(value)]
-        yield from ((part, file) for part in parts)
+        yield from ((part, file) for part in parts if not isinstance(part, ast.Constant))
+
+    def _of_call(self, call: ast.Call, file: File) -> Iterator[tuple[ast.AST, File]]:
+        """What the program's function returns, or what any other is given."""
+        if last_name(call.func) in _ENDING:
+            return
+        made = self.program.definition(call.func, file)
+        if made is None:
+            owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            yield from ((each, file) for each in (*call.args, *owner))
+            return
+        for statement in made.file.of(ast.Return):
+            if made.file.function(statement) is made.node and statement.value is not None:
+                yield statement.value, made.file
 
     def _of_name(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
         """What a name can be bound to, and what is added to it or put into it."""
@@ -100,19 +110,12 @@ class _Sources:
         if loop is not None:
             yield loop[1], file
         yield from self.taken.values(name, file)
-        yield from ((value, file) for value in _added(name, file))
-
-
-def _added(name: ast.Name, file: File) -> Iterator[ast.expr]:
-    """What is added to a variable, or put into it."""
-    own = file.variable(name)
-    for statement in file.of(ast.AugAssign):
-        target = statement.target
-        if getattr(target, "id", "") == name.id and file.variable(target) == own:
-            yield statement.value
-    for read in file.reads(name):
-        item = file.parents[read]
-        assign = file.parents[item]
-        if isinstance(item, ast.Subscript) and isinstance(assign, ast.Assign):
-            if item in assign.targets:
-                yield assign.value
+        for binding in file.bindings(name):
+            if isinstance(binding, Opaque) and isinstance(binding.node, ast.AugAssign):
+                yield binding.node.value, file
+        for read in file.reads(name):
+            item = file.parents[read]
+            assign = file.parents[item]
+            if isinstance(item, ast.Subscript) and isinstance(assign, ast.Assign):
+                if item in assign.targets:
+                    yield assign.value, file

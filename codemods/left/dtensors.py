@@ -34,9 +34,10 @@ def find(context: Context) -> Iterator[Found]:
     for call in context.file.calls.get("isinstance", ()):
         names = [n for n in ast.walk(call) if isinstance(n, ast.Name | ast.Attribute)]
         about = any(last_name(n) == "ShardedTensor" and is_torchs(context, n) for n in names)
+        if not about or is_copy(context.file) or not context.models.shards():
+            continue
         around = context.source(context.file.function(call) or context.file.tree)
-        known = is_copy(context.file) or _FOR_DTENSORS.search(around)
-        if about and not known and context.models.shards():
+        if not _FOR_DTENSORS.search(around):
             yield Found(SHARDED_TENSOR, call, Action.MANUAL, _NO_LONGER)
     named = ((name, call) for name, calls in context.file.calls.items() for call in calls)
     for name, call in named:

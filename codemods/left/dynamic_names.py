@@ -57,7 +57,7 @@ def _patched(context: Context) -> Iterator[Found]:
     for call in context.file.calls.get("patch", ()) if context.plain else ():
         path = str(getattr(call.args[0], "value", "")) if call.args else ""
         module, _, name = path.rpartition(".")
-        located = context.program.locate(module, context.file.folder) if module else None
+        located = context.program.tree.locate(module, context.file.folder) if module else None
         if located is not None and (other := context.program.load(located)) is not None:
             if any(context.program.fsdp1(n, other) == CLASS for n in other.loads.get(name, ())):
                 yield Found(RULE, call, Action.MANUAL, _NOT_CALLED, f"patch({path!r})")

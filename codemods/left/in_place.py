@@ -9,8 +9,8 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left.taken import is_known_as_whole
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.program import is_module
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.findings import Action
+from fsdp_migrate.source import is_test
 
 WRAPPER = Rule("FSDP526", "no-wrapper")
 SHARDED = Rule("FSDP527", "after-sharding")
@@ -68,8 +68,8 @@ def _classes(context: Context) -> Iterator[tuple[ast.AST, str]]:
 
 def _names(context: Context) -> Iterator[tuple[ast.AST, str]]:
     """`"module._fsdp_wrapped_module.layer"` in a test, but where that is taken off: other code keeps a model on the bridge."""
-    file, reach = context.file, reach_of(context.program)
-    wraps = context.models.constructors(file) or not reach.is_test(str(file.path))
+    file = context.file
+    wraps = context.models.constructors(file) or not is_test(str(file.path))
     for node in file.of(ast.Constant) if not wraps else ():
         if isinstance(node.value, str) and _PART.search(node.value):
             if not isinstance(file.parents[node], ast.Expr) and not is_taken_off(file, node):

@@ -76,14 +76,6 @@ def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
         return (last_name(parent.func) or None) if child in parent.args[:1] else None
     if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
         return None
-    of_syntax = (
-        ast.BinOp
-        | ast.UnaryOp
-        | ast.Compare
-        | ast.Call
-        | ast.ListComp
-        | ast.GeneratorExp
-        | ast.List
-    )
-    of_syntax |= ast.Tuple
+    of_syntax = ast.BinOp | ast.UnaryOp | ast.Compare | ast.Call
+    of_syntax |= ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple
     return "" if isinstance(parent, of_syntax) else None

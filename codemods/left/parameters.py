@@ -5,7 +5,6 @@ shape. Which of the two a program means is for a person to say: `local_shard` of
 """
 
 import ast
-import re
 from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.context import Context, shortened
@@ -15,7 +14,7 @@ from fsdp_migrate.codemods.left.norms_over_ranks import is_local_now
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, is_sharded, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, root_of
-from fsdp_migrate.facts.models import INNER
+from fsdp_migrate.facts.models import INNER, Models
 from fsdp_migrate.facts.parameters import PARTS, loop_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
@@ -43,7 +42,7 @@ _VECTOR = "now gives a DTensor of the whole vector, where FSDP1 gave this rank's
 
 # What is compared: `p.ndim >= 2`.
 SHAPES = ("ndim", "dim", "shape", "numel")
-_ORIGINAL = re.compile(r"use_orig_params\b(?![\"']?\s*[:=]\s*False)")
+_ORIGINAL = r"use_orig_params\b(?![\"']?\s*[:=]\s*False)"
 _TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
 _MAKING = frozenset(
     {"torch.empty", "torch.full", "torch.normal", "torch.ones", "torch.rand", "torch.randn"}
@@ -100,13 +99,14 @@ def _asked_of_whole(context: Context) -> Iterator[tuple[ast.expr, str]]:
 
 
 def _chosen(context: Context) -> Iterator[tuple[ast.AST, str]]:
-    """By what parameters are chosen."""
+    """By what parameters are chosen: of a model whose parameters were flat, or had kept their names."""
+    if not _were_flat(context):
+        yield from ((parameter, _OTHER) for parameter in _sought(context))
+        return
     for call in (*_tested_by_name(context), *_asked_of_modules(context)):
         yield call, _NAME
     for call in _of_parts(context):
         yield call, _PARTS
-    for parameter in _sought(context):
-        yield parameter, _OTHER
 
 
 def shapes(file: File) -> Iterator[ast.Attribute]:
@@ -137,35 +137,33 @@ def _sought(context: Context) -> Iterator[ast.expr]:
             for each in found.assigned
             for node in ast.walk(each.value)
         )
-        if taken_before and is_sharded(context, sought) and not _were_flat(context):
+        if taken_before and is_sharded(context, sought):
             yield sought
 
 
 def _of_parts(context: Context) -> Iterator[ast.Call]:
-    """`model.head.parameters()` of a model whose parameters were flat, and its own: a part had only those of units in it."""
+    """`model.head.parameters()`, and the model's own: a part had only those of units in it."""
     for attribute in context.file.attributes.get("parameters", ()):
         part, call = attribute.value, context.call_of(attribute)
         around = part.value if isinstance(part, ast.Attribute) and part.attr not in INNER else None
         while isinstance(around, ast.Attribute) and around.attr in INNER:
             around = around.value
         if around is not None and call is not None:
-            if context.can_be_model(around) and _were_flat(context):
-                if not is_known_as_whole(context, call):
-                    yield call
-
-
-def _tested_by_name(context: Context) -> Iterator[ast.Call]:
-    """The calls of `named_parameters` on a model whose parameters were flat, in loops that test the names."""
-    file = context.file
-    for call in _name_tests(file):
-        shown = taken(context, proven=True)
-        if shown.are_parameters(call, file, (1,)) and _were_flat(context):
-            if not is_known_as_whole(context, call):
+            if context.can_be_model(around) and not is_known_as_whole(context, call):
                 yield call
 
 
+def _tested_by_name(context: Context) -> Iterator[ast.Call]:
+    """The calls of `named_parameters` on a sharded model, in loops that test the names."""
+    file = context.file
+    for call in _name_tests(file):
+        shown = taken(context, proven=True)
+        if shown.are_parameters(call, file, (1,)) and not is_known_as_whole(context, call):
+            yield call
+
+
 def _asked_of_modules(context: Context) -> Iterator[ast.AST]:
-    """`m.parameters(recurse=False)` in a loop over the modules of a model whose parameters were flat."""
+    """`m.parameters(recurse=False)` in a loop over the modules of a model."""
     file = context.file
     for name in ("parameters", "named_parameters"):
         for named in file.attributes.get(name, ()):
@@ -175,7 +173,7 @@ def _asked_of_modules(context: Context) -> Iterator[ast.AST]:
             own = any(keyword.arg == "recurse" for keyword in call.keywords)
             loop = loop_of(file, named.value) if own else None
             model = getattr(getattr(loop and loop[1], "func", None), "value", None)
-            if model is not None and context.can_be_model(model) and _were_flat(context):
+            if model is not None and context.can_be_model(model):
                 yield call
 
 
@@ -205,18 +203,18 @@ def _is_tested(file: File, name: ast.AST) -> bool:
 
 def _were_flat(context: Context) -> bool:
     """Whether the program says nothing but `use_orig_params=False`, the default, wherever it makes units."""
-    return context.program.once(_say_nothing_else, context)
-
-
-def _say_nothing_else(program: Program, context: Context) -> bool:
-    if any(_ORIGINAL.search(file.text) for file in program.files):
-        return False
-    calls = [(call, file) for file in program.files for call in context.models.constructors(file)]
-    return bool(calls) and all(
-        keyword.arg or (file is context.file and given_keys(context, keyword.value))
-        for call, file in calls
-        for keyword in call.keywords
+    unpacked = context.program.once(_unpacked, context.models)
+    return unpacked is not None and all(
+        file is context.file and given_keys(context, each) for file, each in unpacked
     )
+
+
+def _unpacked(program: Program, models: Models) -> list[tuple[File, ast.expr]] | None:
+    """What is unpacked into FSDP1's arguments; None where the program gives `use_orig_params`, or makes no unit."""
+    calls = [(file, call) for file in program.files for call in models.constructors(file)]
+    if not calls or program.has(_ORIGINAL):
+        return None
+    return [(file, each.value) for file, call in calls for each in call.keywords if not each.arg]
 
 
 def _used(

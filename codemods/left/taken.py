@@ -5,8 +5,8 @@ import ast
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.parameters import Taken
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.unreached import is_for_others
+from fsdp_migrate.source import is_test
 
 # Code for DTensors, and for what another engine shards.
 _OF_OTHERS = ("DTensor", ".to_local()", ".full_tensor()", "from megatron.")
@@ -32,11 +32,8 @@ def is_known_as_whole(context: Context, node: ast.AST) -> bool:
             return True
         elif isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
             # It is written for them already; so is a file without FSDP1 in it.
-            whole = parent if context.references else file.tree
-            if any(
-                word in (file.source(whole) if whole is parent else file.text)
-                for word in _OF_OTHERS
-            ):
+            text = file.source(parent) if context.references else file.text
+            if any(word in text for word in _OF_OTHERS):
                 return True
     return _is_for_other_models(context, node)
 
@@ -47,11 +44,10 @@ def _is_for_other_models(context: Context, node: ast.AST) -> bool:
     method, cls = context.file.function(node), context.file.enclosing_class(node)
     if cls is None:
         return False
-    reach = reach_of(context.program)
     made = [
         (file, call)
-        for file, call in context.models.calls.get(cls.name, ())
-        if not reach.is_test(str(file.path))
+        for file, call in context.program.calls(cls.name)
+        if not is_test(str(file.path))
     ]
     if made and all(is_for_others(file, call) for file, call in made):
         return True

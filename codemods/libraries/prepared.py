@@ -20,10 +20,12 @@ from fsdp_migrate.codemods.uses.methods import CLIP, NO_SYNC
 from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.prepared import Prepared, prepared_of
-from fsdp_migrate.facts.program import Definition, is_module
+from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
+from fsdp_migrate.search import Search
+from fsdp_migrate.source import is_test
 
 RULES: tuple[Rule, ...] = ()  # listed with those of settings
 
@@ -31,7 +33,8 @@ _PYTHON = (
     r"FullyShardedDataParallelPlugin\(|ACCELERATE_USE_FSDP|"
     r"\bfsdp[\"']?\s*[=:]\s*\[?[\"'](?:full|shard|hybrid|auto|offload)"
 )
-_SECOND = re.compile(r"\bfully_shard\b")
+_SETS = Search(_PYTHON)
+_SECOND = Search(r"\bfully_shard\b")
 _FROZEN = "of one without an optimizer, prepare_model(m, evaluation_mode=True) keeps it whole, fully_shard shards it"
 _TOGETHER = (
     f"raises under FSDP2: a model and its optimizer go through one call of prepare(); {_FROZEN}"
@@ -51,6 +54,7 @@ _BY_TRANSFORMERS = {"get_parameter_names": _NAMES} | dict.fromkeys(
 _FLUSH = "gave FSDP1's root whole parameters for what follows: FSDP2 frees them, and methods beside forward fail on them"
 _BESIDE = 'calls a part of the model, whose root is whole inside of forward alone: register_fsdp_forward_method(model, "{}")'
 _PART = re.compile(r"self(\.\w+)+\.(?:forward|generate)")
+_CALLS_PART = rb"\bself\.[\w.]+\.(?:forward|generate)\b"
 _TEST = "is False for a model that Accelerate shards by FSDP2: test for FSDPModule, too"
 _GONE = "raises AttributeError on a model that Accelerate shards by FSDP2: {}"
 # What FSDP1's class has and `FSDPModule` has not.
@@ -85,14 +89,14 @@ def find(context: Context) -> Iterator[Found]:
 def _is_concerned(context: Context) -> bool:
     """Whether Accelerate shards what a file trains: not for a test that sets nothing, for inference, in Accelerate itself."""
     program, file, reach = context.program, context.file, reach_of(context.program)
-    sets = re.search(_PYTHON, file.text)
-    is_accelerates_own = is_accelerates(context) and not reach.is_test(file.shown)
+    is_accelerates_own = is_accelerates(context) and not is_test(file.shown)
     if not (program.is_set or program.has(_PYTHON)) or is_accelerates_own:
         return False
-    if _SECOND.search(file.text) or (reach.is_test(file.shown) and "fsdp_version" in file.text):
+    if _SECOND(file.text) or (is_test(file.shown) and "fsdp_version" in file.text):
         return False  # it is written for FSDP2, or tests each version
-    if sets or reach.is_test(file.shown) or not prepared_of(program).shards(file):
-        return bool(sets)
+    sets = _SETS(file.text)
+    if sets or is_test(file.shown) or not prepared_of(program).shards(file):
+        return sets
     trains = any(word in file.text for word in ("optim", "backward(", ".train("))
     return trains or not reach.is_start(str(file.path))
 
@@ -167,22 +171,27 @@ def _called(context: Context) -> Iterator[Found]:
 def _own_methods(context: Context) -> set[str]:
     """The methods of modules that a file imports, other than forward, that call a part of the module, maybe by another."""
     program, reach = context.program, reach_of(context.program)
-    paths = reach.below(str(context.file.path))
-    files = [program.load(path) for path in paths if "def forward(" in reach.text(path)]
+    paths = [p for p in reach.below(str(context.file.path)) if "def forward(" in reach.text(p)]
     methods: dict[str, set[str]] = {}  # with what they call of themselves
-    for file in filter(None, files):
-        for cls in file.of(ast.ClassDef):
-            own = [each for each in cls.body if isinstance(each, ast.FunctionDef)]
-            for each in own if is_module(program, Definition(file, cls)) else ():
-                called = (n.func for n in ast.walk(each) if isinstance(n, ast.Call))
-                of_self = {
-                    ast.unparse(n) for n in called if getattr(root_of(n), "id", "") == "self"
-                }
-                methods.setdefault(each.name, set()).update(of_self)
+    for path in () if program.tree.having(_CALLS_PART).isdisjoint(paths) else paths:
+        for name, called in program.once(_methods, path):
+            methods.setdefault(name, set()).update(called)
     found = {name for name, called in methods.items() if any(map(_PART.fullmatch, called))}
     while more := {n for n, by in methods.items() if {f"self.{m}" for m in found} & by} - found:
         found |= more
     return found - {"forward", "__init__"}
+
+
+def _methods(program: Program, path: str) -> list[tuple[str, set[str]]]:
+    """The methods of a file's modules, each with what it calls of itself."""
+    file, found = program.load(path), []
+    for cls in file.of(ast.ClassDef) if file else ():
+        own = [each for each in cls.body if isinstance(each, ast.FunctionDef)]
+        for each in own if file and is_module(program, Definition(file, cls)) else ():
+            called = (node.func for node in ast.walk(each) if isinstance(node, ast.Call))
+            of_self = (node for node in called if getattr(root_of(node), "id", "") == "self")
+            found.append((each.name, {ast.unparse(node) for node in of_self}))
+    return found
 
 
 def _norms(context: Context) -> Iterator[Found]:

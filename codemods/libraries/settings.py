@@ -16,17 +16,18 @@ from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
 from fsdp_migrate.configuration.translate import translate
 from fsdp_migrate.facts.file import File, last_name
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.findings import Action
+from fsdp_migrate.search import Search
+from fsdp_migrate.source import is_test
 
 RULES = rules.RULES
 
 _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
 _FROM_ENVIRONMENT = "is FSDP1 unless FSDP_VERSION is 2 in the environment: pass fsdp_version=2"
 _SWITCH = "ACCELERATE_USE_FSDP"
-_STRATEGY = re.compile(
-    r"\b(?P<name>\w*(?:strategy|STRATEGY))[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])"
-)
+_IS_FSDP = r"[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])"
+_STRATEGY = re.compile(rf"\b(?P<name>\w*(?:strategy|STRATEGY)){_IS_FSDP}")
+_STRATEGIES = Search(f"strategy{_IS_FSDP}|STRATEGY{_IS_FSDP}")  # found sooner
 _UNEQUAL = "is False for verl's fsdp2, which shards as well: test for both"
 # What a test calls that trains, or starts what does.
 _STARTS = re.compile(
@@ -75,7 +76,7 @@ def _of_environment(context: Context) -> Iterator[Found]:
     file = context.file
     if _SWITCH not in file.text:
         return  # nothing reads the others
-    if reach_of(context.program).is_test(file.shown):
+    if is_test(file.shown):
         return
     for place, name, value in _variables(file):
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
@@ -88,7 +89,7 @@ def _of_environment(context: Context) -> Iterator[Found]:
 
 def is_accelerates(context: Context) -> bool:
     """Whether a file is one of Accelerate itself."""
-    own = context.program.locate("accelerate.accelerator", context.file.folder)
+    own = context.program.tree.locate("accelerate.accelerator", context.file.folder)
     return own is not None and str(context.file.path).startswith(os.path.dirname(own))
 
 
@@ -108,7 +109,7 @@ def _variables(file: File) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
 def _only_reads(context: Context, node: ast.AST) -> bool:
     """Whether a test checks how settings are read, and trains nothing: the old ones are what it is about."""
     file = context.file
-    if not reach_of(context.program).is_test(file.shown):
+    if not is_test(file.shown):
         return False
     at = getattr(node, "lineno", 0)
     inside = (f for f in file.of(ast.FunctionDef) if f.lineno <= at <= (f.end_lineno or at))
@@ -200,7 +201,8 @@ class _Reader:
         """What selects FSDP1 in verl, in code or in text such as YAML, and tests for a strategy that know no other."""
         text = self.file.text
         knows_both = "fsdp2" in text or "fully_shard" in text
-        for found in _STRATEGY.finditer(text) if OF_VERL.search(text) else ():
+        is_set = _STRATEGIES(text) and OF_VERL(text)
+        for found in _STRATEGY.finditer(text) if is_set else ():
             place, line = self.at(found.span()), text[: found.start()].rpartition("\n")[2]
             if "#" in line or "def " in line or _only_reads(self.context, place):
                 continue

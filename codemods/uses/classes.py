@@ -96,7 +96,7 @@ def _renamed(context: Context, node: ast.expr) -> Edit:
 
 def _tells_both_apart(program: Program) -> bool:
     """Whether the program tests for FSDP2's class as well: its branches for FSDP1 and FSDP2 stay two."""
-    texts = ((path, program.data(path)) for path in program.paths)
+    texts = ((path, program.tree.data(path)) for path in program.tree.paths)
     asking = [program.load(p) for p, text in texts if b"isinstance(" in text and b"FSDP" in text]
     files = dict.fromkeys([*program.files, *filter(None, asking)])  # which may be but a part
     return any(_tests_of_fsdp2(Context(file, program)) for file in files)

@@ -43,9 +43,8 @@ def find(context: Context) -> Iterator[Found]:
         else:
             yield _plain(context, reference, call)
     # What this tool has moved has torch's in the place of the other.
-    is_alone = context.models.shards(context.file) and not context.program.has(
-        f"{_NAME}|fsdp_migrate"
-    )
+    is_own = context.program.has(f"{_NAME}|fsdp_migrate")
+    is_alone = not is_own and context.models.shards(context.file)
     for scaler in context.file.calls.get("GradScaler", ()) if is_alone else ():
         of_torch = any(path.startswith("torch.") for path in context.dotted(scaler.func))
         if of_torch and not is_for_others(context.file, scaler):

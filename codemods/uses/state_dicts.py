@@ -4,7 +4,6 @@ The runtime serves every type but LOCAL_STATE_DICT, of a model in any form; savi
 """
 
 import ast
-import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.arguments import are_mixed
@@ -34,11 +33,12 @@ _FLAGS = ("offload_to_cpu", "rank0_only")
 # Groups of ranks in which another rank than the first of all may be rank 0.
 _GROUPS = (
     r"HYBRID|ShardingStrategy\s*[\[(]|getattr\(\s*ShardingStrategy"
-    r"|\b(?:process_group|device_mesh|mesh)[\"']?\s*[:=]"
+    r"|\bprocess_group[\"']?\s*[:=]|\bdevice_mesh[\"']?\s*[:=]|\bmesh[\"']?\s*[:=]"
 )
 # By these a module writes other names or values than those of its parameters and buffers.
-_OWN_NAMES = re.compile(
-    rb"_state_dict_(?:post_)?hook|def (?:_save_to_)?state_dict\b|def get_extra_state\b|(?<!@)\btorch\.compile\("
+_OWN_NAMES = (
+    rb"_state_dict_hook|_state_dict_post_hook|def (?:_save_to_)?state_dict\b|def get_extra_state\b"
+    rb"|torch\.compile\((?<![@\w]torch\.compile\()"
 )
 OF_MODELS = ("state_dict", "load_state_dict")
 _TYPED = ("state_dict_type", "set_state_dict_type")
@@ -166,7 +166,7 @@ def _is_known_to_torch(program: Program) -> bool:
     calls = (call for file in program.files for call in models_of(program).constructors(file))
     if program.has(_GROUPS) or any(len(call.args) > 1 for call in calls):  # 2nd: process group
         return False
-    return not any(_OWN_NAMES.search(program.data(path)) for path in program.paths)
+    return not program.tree.having(_OWN_NAMES)
 
 
 def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
@@ -208,7 +208,7 @@ def _is_saved(context: Context, attribute: ast.Attribute) -> bool:
         and not is_for_others(file, call)
         and not program.has(r"DistributedDataParallel|\bDDP\b")
         and not program.once(are_mixed)
-        and not any(_OWN_NAMES.search(program.data(path)) for path in program.paths)
+        and not program.tree.having(_OWN_NAMES)
         and all(context.means(each, attribute, f"{_MODULE}.{each}") for each in _FUNCTIONS)
     )
 

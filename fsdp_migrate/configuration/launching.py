@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.configuration import table
+from fsdp_migrate.search import Search
 
 _WORD = re.compile(r"[fF][sS][dD][pP]")
 _END = re.compile(r"\n(?<!\\\n)(?<!\\\r\n)")  # no backslash before it
@@ -33,7 +34,7 @@ _SCRIPT = re.compile(r"[\w}]\.py\b|(?:^|\s)(?:-m|--module)[ \t]+(?!accelerate)\w
 _OF_TRAINER = re.compile(rf"--fsdp[= \t]+[\"']?(?:{'|'.join(sorted(table.OPTIONS))})\b")
 _STRATEGIES = ("sharding_strategy", "reshard_after_forward")
 # Some word that only a script or a configuration for verl has.
-OF_VERL = re.compile(r"actor_rollout_ref|\bverl\b|ppo_m(?:ini|icro)_batch|param_offload")
+OF_VERL = Search(r"actor_rollout_ref|\bverl\b|ppo_mini_batch|ppo_micro_batch|param_offload")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                     continue
                 if pattern is _STRATEGY:
                     name = _NAME.search(line)
-                    if name and OF_VERL.search(text) and _is_strategy(name[0], text):
+                    if name and OF_VERL(text) and _is_strategy(name[0], text):
                         said = f"selects FSDP1 in verl: write {name[0]}=fsdp2"
                         yield Line(rules.VERL, found.start() - len(name[0]), found.end(), said)
                 elif not _is_second(text, start, end, is_script):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -25,9 +26,20 @@ from fsdp_migrate.facts.scopes import (
 
 Node = TypeVar("Node", bound=ast.AST)
 
-
-# Contexts and operators, which are one object for all nodes.
-_SHARED = (ast.boolop, ast.cmpop, ast.expr_context, ast.operator, ast.unaryop)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+# Fields that hold words and numbers, and contexts and operators, which are one object for all nodes.
+_LEAVES = frozenset(
+    {"arg", "asname", "attr", "conversion", "ctx", "id", "is_async", "kind", "kwd_attrs", "level"}
+    | {"module", "op", "ops", "rest", "simple", "str", "tag", "type_comment", "type_ignores"}
+)
+# The other fields of each type of nodes, the last one first, as they are taken from the end of a stack.
+_FIELDS = {
+    kind: tuple(name for name in reversed(kind._fields) if name not in _LEAVES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+} | dict.fromkeys((ast.Constant, ast.Global, ast.MatchSingleton, ast.Nonlocal), ())
+# Whose scopes are kept: those of other nodes are found from these.
+_SCOPED = frozenset(kind for kind in _FIELDS if issubclass(kind, ast.stmt | ast.Name))
 
 # What ends a line for Python's tokenizer; `str.splitlines` knows more.
 NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -55,40 +67,52 @@ class File:
         self.parents: dict[ast.AST, ast.AST] = {}
         self.scope = Scope(self.tree, None)
         self._scopes: dict[ast.AST, Scope] = {self.tree: self.scope}
-        self._scope_of_name: dict[ast.AST, Scope] = {}
-        self._nodes: dict[type[ast.AST], list[ast.AST]] = {}
-        self._reads: dict[tuple[Scope, str], list[ast.Name]] = {}
+        self._scope_of: dict[ast.AST, Scope] = {}  # of names and statements
+        self._nodes: defaultdict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+        self._reads: dict[str, dict[Scope, list[ast.Name]]] = {}
         self._is_ascii = text.isascii()
         binder = Binder(self.name, self.is_package)
-        self._walk(binder)
+        self._walk([self.tree], self.scope, binder)
+        binder.finish(self.scope)
         self.stars, self.aliases = binder.stars, binder.aliases
 
-    def _walk(self, binder: Binder) -> None:
-        nodes, parents = self._nodes, self.parents
-        stack: list[tuple[ast.AST, Scope]] = [(self.tree, self.scope)]
-        push, pop = stack.append, stack.pop  # looked up once: this loop is most of the walk
-        while stack:  # a stack, not recursion: generated code nests deeply
-            node, scope = pop()
+    def _walk(self, parts: Iterable[ast.AST], scope: Scope, binder: Binder) -> None:
+        """Records nodes of one scope and all below them, in the order of the source."""
+        # What is used at each node is looked up once: this loop is most of the walk.
+        nodes, parents, scope_of, syntax = self._nodes, self.parents, self._scope_of, ast.AST
+        stack = [*parts]  # not recursion: generated code nests deeply
+        push, pop = stack.append, stack.pop
+        while stack:
+            node = pop()
             kind = type(node)
-            if kind in nodes:
-                nodes[kind].append(node)
-            else:
-                nodes[kind] = [node]
-            if kind is ast.Name:
-                self._scope_of_name[node] = scope
-                continue
+            nodes[kind].append(node)
+            if kind in _SCOPED:
+                scope_of[node] = scope
             if kind in RECORDERS:
                 RECORDERS[kind](binder, node, scope)
-            outer = OUTSIDE.get(kind)
-            inner = scope if outer is None else self._inner(node, scope)
-            for name in reversed(kind._fields):  # last first, as they are taken from the end
-                value = getattr(node, name, None)
-                around = inner if outer is None or name not in outer else scope
-                for child in reversed(value) if type(value) is list else (value,):
-                    if isinstance(child, ast.AST) and not isinstance(child, _SHARED):
-                        parents[child] = node
-                        push((child, around))
-        binder.finish(self.scope)
+            elif kind in OUTSIDE:
+                self._enter(node, scope, binder)
+                continue
+            for name in _FIELDS[kind]:
+                value = getattr(node, name)
+                if type(value) is list:
+                    for child in reversed(value):
+                        if child is not None:
+                            parents[child] = node
+                            push(child)
+                elif isinstance(value, syntax):
+                    parents[value] = node
+                    push(value)
+
+    def _enter(self, node: ast.AST, scope: Scope, binder: Binder) -> None:
+        """Records what is below a node that has a scope of its own."""
+        inner = self._inner(node, scope)
+        for name in reversed(_FIELDS[type(node)]):
+            value = getattr(node, name)
+            parts = value[::-1] if isinstance(value, list) else [value]
+            parts = [part for part in parts if isinstance(part, ast.AST)]
+            self.parents.update(dict.fromkeys(parts, node))
+            self._walk(parts, scope if name in OUTSIDE[type(node)] else inner, binder)
 
     def _inner(self, node: ast.AST, scope: Scope) -> Scope:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -143,20 +167,23 @@ class File:
         child = node
         while isinstance(child, ast.Attribute):
             child = child.value
-        if child in self._scope_of_name:
-            return self._scope_of_name[child]
-        child = node
-        for parent in self.ancestors(node):
+        if child not in self._scope_of:
+            child = node
+        while child not in self._scope_of:
+            parent = self.parents.get(child)
+            if parent is None:
+                return self.scope
             if parent in self._scopes and not outside(parent, child):
                 return self._scopes[parent]
             child = parent
-        return self.scope
+        return self._scope_of[child]
 
     def variable(self, name: ast.expr, at: ast.AST | None = None) -> Variable | None:
         """What a name means where it is, or at another place; None for what is no name, and for builtins."""
         if not isinstance(name, ast.Name):
             return None
-        return self.scope_of(name if at is None else at).lookup(name.id)
+        at = name if at is None else at
+        return (self._scope_of.get(at) or self.scope_of(at)).lookup(name.id)
 
     def bindings(self, name: ast.expr) -> list[Binding]:
         """All that binds a name; nothing for what is no name."""
@@ -168,11 +195,12 @@ class File:
         own = self.variable(name)
         if own is None:
             return []
-        key = own.scope, name.id
-        if key not in self._reads:
-            every = ((load, self.variable(load)) for load in self.loads.get(name.id, ()))
-            self._reads[key] = [load for load, it in every if it and it.scope is own.scope]
-        return self._reads[key]
+        if name.id not in self._reads:
+            found = self._reads[name.id] = {}
+            for load in self.loads.get(name.id, ()):
+                if (variable := self.variable(load)) is not None:
+                    found.setdefault(variable.scope, []).append(load)
+        return self._reads[name.id].get(own.scope, [])
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around a node, innermost first."""
@@ -197,10 +225,10 @@ class File:
 
     def function(self, node: ast.AST) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         """The function around a node."""
-        for parent in self.ancestors(node):
-            if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
-                return parent
-        return None
+        parent = self.parents.get(node)
+        while parent is not None and not isinstance(parent, _FUNCTIONS):
+            parent = self.parents.get(parent)
+        return parent
 
     def enclosing_class(self, node: ast.AST) -> ast.ClassDef | None:
         """The class around a node."""

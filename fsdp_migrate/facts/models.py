@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from fsdp_migrate.facts.file import File, given, is_method, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program, is_module
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching, within
+from fsdp_migrate.facts.wrapping import Wrapping
 
 # Methods that return the module that they are called on.
 SAME = frozenset({"bfloat16", "cpu", "cuda", "double", "eval", "float", "half", "requires_grad_"})
@@ -28,118 +28,41 @@ _PARTS = frozenset({"children", "get_submodule", "modules", "named_children", "n
 # Functions that return the model that they are given, or a wrapper around it.
 _WRAPPERS = frozenset({"cast", "compile"})
 _DEEP = 40  # steps from a use: behind them it is open, before Python's own limit is reached
-# Names of functions that say nothing about which of them is called.
-_TOO_COMMON = frozenset({"__call__", "__init__", "main"})
 
 
-class Models:
+class Models(Wrapping):
     """The models of one program."""
 
     def __init__(self, program: Program) -> None:
-        self.program = program
-        self._answers: dict[ast.AST, bool | None] = {}
+        super().__init__(program)
+        self._answers: dict[tuple[ast.AST, bool], bool | None] = {}
+        # Whether it is also looked for what shows that an expression holds something else: `can_hold` gets the same answer
+        # without that search, which is 6 in 100 of the instructions of a check.
+        self._excludes = True
+        self.arguments = cache(self._given)  # a parameter is read in many places
         # How many answers are being looked for, each for the sake of the one before.
         self._depth = 0
         self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
 
-    def constructors(self, file: File) -> list[ast.Call]:
-        """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
-        return [call for call in file.of(ast.Call) if self.is_constructor(call, file)]
-
-    def is_constructor(self, call: ast.Call, file: File) -> bool:
-        """Whether a call wraps a model."""
-        name = last_name(call.func)
-        if name == "wrap" and self.program.fsdp1(call.func, file) == name:
-            return True
-        return self.is_class(call.func, file)
-
-    def is_class(self, expression: ast.expr, file: File) -> bool:
-        """Whether an expression can be FSDP1's class, a subclass of it in the program, or a `partial` of one."""
-        if not isinstance(expression, ast.Name | ast.Attribute):
-            return False
-        if self.program.fsdp1(expression, file) == CLASS:
-            return True
-        return self.names_subclass(expression, file) or self._is_partial(expression, file)
-
-    def is_subclass(self, definition: Definition) -> bool:
-        """Whether a class of the program has FSDP1's among its bases."""
-        return definition.node in self.subclasses
-
-    @cached_property
-    def subclasses(self) -> set[ast.AST]:
-        """The classes of the program that have FSDP1's among their bases."""
-        found: set[ast.AST] = set()
-        heirs: dict[ast.AST, list[ast.ClassDef]] = {}
-        for file in self.program.files:
-            for cls in file.of(ast.ClassDef):
-                for base in cls.bases:
-                    if self.program.fsdp1(base, file) == CLASS:
-                        found.add(cls)
-                    for above in self.program.definitions(base, file):
-                        heirs.setdefault(above.node, []).append(cls)
-        pending = list(found)
-        while pending:
-            below = [cls for cls in heirs.get(pending.pop(), ()) if cls not in found]
-            found.update(below)
-            pending += below
-        return found
-
-    def names_subclass(self, expression: ast.expr, file: File) -> bool:
-        """Whether an expression can be a class of the program that has FSDP1's among its bases."""
-        found = self.program.definitions(expression, file) if self.subclasses else ()
-        return any(definition.node in self.subclasses for definition in found)
-
-    def _is_partial(self, expression: ast.expr, file: File) -> bool:
-        found = file.variable(expression)
-        return found is not None and any(
-            isinstance(binding.value, ast.Call)
-            and "functools.partial" in self.program.dotted(binding.value.func, file)
-            and bool(binding.value.args)
-            and binding.value.args[0] is not expression
-            and isinstance(binding.value.args[0], ast.Name | ast.Attribute)
-            and self.program.fsdp1(binding.value.args[0], file) == CLASS
-            for binding in found.assigned
-        )
-
-    def shards(self, file: File | None = None) -> bool:
-        """Whether the program uses FSDP1; of a file, whether a model can come to it from one that does."""
-        return bool(self._sharding) if file is None else str(file.path) in self._sharding
-
-    @cached_property
-    def _sharding(self) -> set[str]:
-        reach, found = reach_of(self.program), set[str]()
-        for file in self.program.files:
-            path = str(file.path)
-            if path not in found and (self.constructors(file) or self._calls_class(file)):
-                is_test = reach.is_test(path)
-                reached = reach.below(path) if is_test else reach.of(file.path)
-                found.update(each for each in reached if not reach.is_test(each))
-                found.add(path)
-        return found
-
-    def _calls_class(self, file: File) -> bool:
-        """Whether a file calls static methods of FSDP1's class: it is for models that other code wraps."""
-        loads = (n for name in self.program.fsdp1_aliases(file) for n in file.loads.get(name, ()))
-        return any(
-            self.program.fsdp1(load, file) == CLASS
-            and isinstance(file.parents[load], ast.Attribute)
-            for load in loads
-        )
-
     def can_hold(self, expression: ast.expr, file: File) -> bool:
         """Whether an expression can be a model that FSDP1 wrapped, as far as the program shows."""
-        return self.sharded(expression, file) is True
+        self._excludes = False
+        try:
+            return self.sharded(expression, file) is True
+        finally:
+            self._excludes = True
 
     def sharded(self, expression: ast.expr, file: File) -> bool | None:
         """True for what can be a model that FSDP1 wrapped, False for what is shown to be something else, else None."""
-        if expression not in self._answers:
+        key = expression, self._excludes
+        if key not in self._answers:
             if self._depth > _DEEP:
                 return None
-            self._answers[expression] = False  # what leads back to itself adds nothing
+            self._answers[key] = False  # what leads back to itself adds nothing
             self._depth += 1
-            self._answers[expression] = self._sharded(expression, file)
+            self._answers[key] = self._sharded(expression, file)
             self._depth -= 1
-        return self._answers[expression]
+        return self._answers[key]
 
     def _sharded(self, expression: ast.expr, file: File) -> bool | None:
         if isinstance(expression, ast.Call):
@@ -174,6 +97,8 @@ class Models:
         if definition is None:
             if name == "fsdp_modules":
                 return True
+            if not self._excludes:
+                return None
             if name in _PARTS:
                 return self._any(receiver, file) and None
             # What another library makes of a sharded model may be one.
@@ -182,7 +107,8 @@ class Models:
             of_others = is_known and not self._any(values_given(call), file)
             return False if of_others else None
         if isinstance(definition.node, ast.ClassDef):
-            return None if self._any(values_given(call), file) else False
+            is_other = self._excludes and not self._any(values_given(call), file)
+            return False if is_other else None
         return either(
             self._returned(within(statement.value, path)[0], definition, call, file)
             for statement in definition.file.of(ast.Return)
@@ -237,39 +163,18 @@ class Models:
             elif not isinstance(binding, Assigned):
                 found.append(False)  # an import, a function or a class
         answer = False if is_unbound(name, file) else either(found)
-        return answer or self._wrapped_in_place(name, file, answer)
+        return self._wrapped_in_place(name, file, answer) if self._excludes else answer
 
     def _wrapped_in_place(self, name: ast.Name, file: File, answer: bool | None) -> bool | None:
         """The answer where a model is given to what wraps it, or parts of it: open behind that, and False before it."""
         for read in file.reads(name) if answer is not True else ():
             call = file.parents[read]
             if isinstance(call, ast.Call) and read in call.args and read is not name:
-                if last_name(call.func) in self._wrapping or self.is_constructor(call, file):
+                if last_name(call.func) in self.wrapping or self.is_constructor(call, file):
                     if reaches(file, call, name):
                         return None
                     answer = False
         return answer
-
-    @cached_property
-    def _wrapping(self) -> set[str]:
-        """The names of functions that wrap a model, or call one that does."""
-        calls: dict[str, set[str]] = {}  # by what is called
-        found: set[str] = set()
-        for file in self.program.files:
-            for name, made in file.calls.items():
-                for call in made:
-                    function = file.function(call)
-                    if function is not None:
-                        calls.setdefault(name, set()).add(function.name)
-            for call in self.constructors(file):
-                function = file.function(call)
-                found |= {function.name} if function is not None else set()
-        pending = list(found - _TOO_COMMON)
-        while pending:
-            more = calls.get(pending.pop(), set()) - found
-            found |= more
-            pending += more - _TOO_COMMON
-        return found - _TOO_COMMON
 
     def _iterated(self, loop: ast.AST, name: str, file: File) -> bool | None:
         """Whether a loop binds a name to such models, one after the other; also by `zip` or `enumerate` of them."""
@@ -309,7 +214,7 @@ class Models:
         if isinstance(function, ast.Lambda):
             return None
         if parameter.argument.arg == "self":
-            return self._own(name, file)
+            return self._own(name, file) if self._excludes else None
         return either(
             self.sharded(value, other) for other, value in self.arguments(function, parameter, file)
         )
@@ -325,33 +230,26 @@ class Models:
         """Whether a method is called on such a model, going by its name."""
         return either(
             self.sharded(call.func.value, other)
-            for other, call in self.calls.get(method, ())
+            for other, call in self.program.calls(method)
             if isinstance(call.func, ast.Attribute)
         )
 
-    def arguments(
+    def _given(
         self, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: Parameter, file: File
-    ) -> Iterator[tuple[File, ast.expr]]:
+    ) -> tuple[tuple[File, ast.expr], ...]:
         """What the calls of a function by its name give for a parameter."""
-        name = function.name
+        found = []
+        name, of_class = function.name, is_method(function)
         if name == "__init__" and (cls := file.enclosing_class(function)):
             name = cls.name
-        for other, call in self.calls.get(name, ()):
-            called = None if is_method(function) else self._called(call, other)
+        for other, call in self.program.calls(name):
+            called = None if of_class else self._called(call, other)
             if called is not None and called.node is not function:
                 continue
             value = given(call, function, parameter.argument.arg)
             if value is not None:
-                yield other, value
-
-    @cached_property
-    def calls(self) -> dict[str, list[tuple[File, ast.Call]]]:
-        """The calls of each name in the files that mention FSDP."""
-        found: dict[str, list[tuple[File, ast.Call]]] = {}
-        for file in self.program.files:
-            for name, calls in file.calls.items():
-                found.setdefault(name, []).extend((file, call) for call in calls)
-        return found
+                found.append((other, value))
+        return tuple(found)
 
     def _kept(self, attribute: ast.Attribute, file: File) -> bool | None:
         """Whether such a model was assigned to an attribute of that name: of `self` in its class, else anywhere in the file."""
@@ -373,6 +271,8 @@ class Models:
                 continue
             found.append(self._bound(Assigned(store, statement.value, path), file))
         answer = either(found)
+        if answer or not self._excludes:
+            return answer
         if answer or own:
             is_part = cls is not None and is_module(self.program, Definition(file, cls))
             return self.sharded(attribute.value, file) if answer is False and is_part else answer
@@ -388,8 +288,12 @@ def models_of(program: Program) -> Models:
 
 def either(answers: Iterable[bool | None]) -> bool | None:
     """Of several possible values: True if one is, False if all are something else, None if that is open."""
-    found = set(answers)
-    return True if True in found else (None if None in found or not found else False)
+    found = set()
+    for answer in answers:
+        if answer:
+            return True
+        found.add(answer)
+    return False if found == {False} else None
 
 
 def is_unbound(name: ast.expr, file: File) -> bool:

@@ -101,19 +101,14 @@ def in_runtime(module: str) -> str:
 
 def is_private(dotted: str) -> bool:
     """Whether a dotted path leads to what only torch's FSDP1 has: its private modules and `FlatParameter`."""
-    if (
-        not dotted.startswith(f"{TORCH}.")
-        or dotted in _PATHS
-        or dotted.rpartition(".")[0] in _PATHS
-    ):
+    is_public = dotted in _PATHS or dotted.rpartition(".")[0] in _PATHS
+    if is_public or not dotted.startswith(f"{TORCH}."):
         return False
     first, _, rest = dotted[len(TORCH) + 1 :].partition(".")
-    if first == "_fully_shard" or (
-        first == "_common_utils" and not rest
-    ):  # FSDP2's own, and both's
+    # FSDP2's own, and both's
+    if first == "_fully_shard" or (first == "_common_utils" and not rest):
         return False
     if first in {"api", "wrap", "fully_sharded_data_parallel", "sharded_grad_scaler"}:
-        return (
-            bool(rest) and (rest.startswith("_") or rest[0].isupper()) and rest not in FSDP2_NAMES
-        )
+        is_own = rest.startswith("_") or rest[:1].isupper()
+        return is_own and rest not in FSDP2_NAMES
     return first.startswith("_") or first == "FlatParameter"

@@ -6,12 +6,13 @@ Followed back from where they are used, as models are: through loops, comprehens
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from fsdp_migrate.facts.file import File, given, last_name, root_of
 from fsdp_migrate.facts.models import Models, either, is_unbound
 from fsdp_migrate.facts.program import Definition
-from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import reaching
 
 # Where in each item of an iteration the parameter is: (1,) in `for name, p in model.named_parameters()`; `EACH` item of it.
@@ -37,17 +38,27 @@ class Taken:
         self.models = models
         # Whether a model counts only where the program shows that it is sharded.
         self.proven = proven
-        self._known: dict[tuple[ast.AST, Path | None, ast.Call | None], bool | None] = {}
+        self._known: dict[Any, bool | None] = {}
+        # Whether it is also looked for what shows that an expression is something else, as facts/models.py does.
+        self._excludes = True
         # The call whose result is asked for, and where: its function's parameters are what it gives.
         self._call: tuple[ast.Call, Definition, File] | None = None
 
     def is_parameter(self, expression: ast.expr, file: File) -> bool:
         """Whether an expression can be a sharded parameter, its `data`, its gradient, or a copy of one."""
-        return self.models.shards(file) and self.one(expression, file) is True
+        return self.models.shards(file) and self._ask(False, self.one, expression, file) is True
+
+    def _ask(self, excludes: bool, ask: Callable[..., bool | None], *given: Any) -> bool | None:
+        around, self._excludes = self._excludes, excludes
+        try:
+            return ask(*given)
+        finally:
+            self._excludes = around
 
     def are_parameters(self, iterable: ast.expr, file: File, path: Path = ()) -> bool:
         """Whether the items of an iterable can be sharded parameters, or hold one at a path."""
-        return self.models.shards(file) and self.several(iterable, file, path) is True
+        are = self.models.shards(file) and self._ask(False, self.several, iterable, file, path)
+        return are is True
 
     def one(self, expression: ast.expr, file: File) -> bool | None:
         """The same of one expression, which may be shown to be something else."""
@@ -58,7 +69,7 @@ class Taken:
         return self._once(iterable, path, file)
 
     def _once(self, expression: ast.expr, path: Path | None, file: File) -> bool | None:
-        key = expression, path, self._call and self._call[0]
+        key = expression, path, self._call and self._call[0], self._excludes
         if path is not None and len(path) > _DEEP:
             return None
         if key not in self._known:
@@ -71,27 +82,35 @@ class Taken:
         return self._known[key]
 
     def _is_one(self, expression: ast.expr, file: File) -> bool | None:
+        if isinstance(expression, ast.Name):
+            return self._named(expression, file)
         if isinstance(expression, ast.Attribute):
             if expression.attr in PARTS:
-                owner = self.one(expression.value, file)
-                return owner if owner is not None or expression.attr == "data" else True
+                is_data = expression.attr == "data"  # which others have as well
+                excludes = self._excludes or not is_data
+                owner = self._ask(excludes, self.one, expression.value, file)
+                return owner if owner is not None or is_data else True
             # `model.logit_scale`; of a layer, `model.head.weight`
             of_layer = expression.attr in ("weight", "bias")
             owners = ast.walk(expression.value) if of_layer else (expression.value,)
             held = any(self.models.can_hold(e, file) for e in owners if isinstance(e, ast.expr))
+            if held or not self._excludes:
+                return held
             root = root_of(expression)
-            return held or (self.models.sharded(root or expression, file) and None)
+            return self.models.sharded(root or expression, file) and None
         if isinstance(expression, ast.Call):
             function = expression.func
             if isinstance(function, ast.Attribute) and function.attr in _COPIES:
                 return self.one(function.value, file)
+            if not self._excludes:
+                return None
             made = self.models.program.dotted(function, file)
             return False if any(path.startswith("torch.") for path in made) else None
         if isinstance(expression, ast.Subscript):
             return self.several(expression.value, file)
         if isinstance(expression, ast.IfExp):
             return either(self.one(each, file) for each in (expression.body, expression.orelse))
-        return self._named(expression, file) if isinstance(expression, ast.Name) else None
+        return None
 
     def _named(self, name: ast.Name, file: File) -> bool | None:
         loop = loop_of(file, name)
@@ -221,7 +240,7 @@ class Taken:
             owner = owner.value
         if not (isinstance(owner, ast.Attribute) and owner.attr == "param_groups"):
             return None
-        return self.optimized(owner.value, file) is not False
+        return self._ask(True, self.optimized, owner.value, file) is not False
 
     def optimized(self, optimizer: ast.expr, file: File) -> bool | None:
         """The same of what an optimizer was made with."""
@@ -242,14 +261,21 @@ class Taken:
         for binding in reaching(file, assigned, name):
             yield binding.value, file
         for parameter in bindings:
-            if isinstance(parameter, Parameter) and not isinstance(parameter.function, ast.Lambda):
-                if self._call is not None and self._call[1].node is parameter.function:
-                    passed = given(self._call[0], parameter.function, parameter.argument.arg)
-                    if passed is not None:
-                        yield passed, self._call[2]
-                    continue
-                for other, value in self.models.arguments(parameter.function, parameter, file):
-                    yield value, other
+            if isinstance(parameter, Parameter):
+                yield from self._passed(parameter, file)
+
+    def _passed(self, parameter: Parameter, file: File) -> Iterator[tuple[ast.expr, File]]:
+        """What a parameter of a function is given, by the call whose result is asked for, or by all."""
+        function = parameter.function
+        if isinstance(function, ast.Lambda):
+            return
+        if self._call is not None and self._call[1].node is function:
+            passed = given(self._call[0], function, parameter.argument.arg)
+            if passed is not None:
+                yield passed, self._call[2]
+            return
+        for other, value in self.models.arguments(function, parameter, file):
+            yield value, other
 
     @staticmethod
     def _is_own(attribute: ast.Attribute) -> bool:
@@ -281,6 +307,8 @@ class Taken:
 
 def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:
     """The target and the iterable of the innermost loop that binds a name where it is read."""
+    if not any(isinstance(binding, Opaque) for binding in file.bindings(name)):
+        return None
     for parent in file.ancestors(name):
         if isinstance(parent, _COMPREHENSIONS):
             loops = [(each.target, each.iter) for each in parent.generators]
@@ -291,8 +319,7 @@ def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:
         else:
             continue
         for target, iterable in loops:
-            inside = name in ast.walk(iterable)
-            if not inside and _path(target, name.id) is not None:
+            if _path(target, name.id) is not None and name not in ast.walk(iterable):
                 return target, iterable
     return None
 

@@ -13,10 +13,10 @@ from fsdp_migrate.facts.program import Definition, External, Program, is_module
 from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import element, reaching
+from fsdp_migrate.search import Search
+from fsdp_migrate.source import is_test
 
-_USES = re.compile(
-    r"\bAccelerator\b|accelerator\.|Trainer\)\s*:|\btransformers\.Trainer\b|\bTrainer\("
-)
+_USES = Search(r"\bAccelerator\b|accelerator\.|Trainer\)\s*:|\btransformers\.Trainer\b|\bTrainer\(")
 # Methods of an accelerator that are given a model which it has prepared.
 _TAKING = ("accumulate", "clip_grad_norm_", "get_state_dict", "no_sync", "unwrap_model")
 # These give the model itself, which Accelerate shards in place.
@@ -43,8 +43,8 @@ class Prepared(Models):
     def _sharding(self) -> set[str]:
         reach, found = reach_of(self.program), set[str]()
         for file in self.program.files:
-            if str(file.path) not in found and _USES.search(file.text):
-                found.update(each for each in reach.of(file.path) if not reach.is_test(each))
+            if str(file.path) not in found and _USES(file.text):
+                found.update(each for each in reach.of(file.path) if not is_test(each))
                 found.add(str(file.path))
         return found
 
@@ -83,11 +83,8 @@ class Prepared(Models):
         if any(path.startswith("torch.nn.") for path in paths):
             return "model"
         made = self.program.definition(call.func, file)
-        if (
-            made is not None
-            and isinstance(made.node, ast.ClassDef)
-            and is_module(self.program, made)
-        ):
+        is_class = made is not None and isinstance(made.node, ast.ClassDef)
+        if made is not None and is_class and is_module(self.program, made):
             return "model"
         return "other" if name == "DataLoader" else ""
 
@@ -97,9 +94,8 @@ class Prepared(Models):
         if not isinstance(function, ast.Attribute) or function.attr not in methods:
             return False
         owner = function.value
-        made = (
-            owner.func if isinstance(owner, ast.Call) else owner
-        )  # `Accelerator().prepare(model)`
+        # `Accelerator().prepare(model)`
+        made = owner.func if isinstance(owner, ast.Call) else owner
         if last_name(made).lower().endswith("accelerator"):
             return True
         found = file.variable(owner)

@@ -6,8 +6,6 @@ Files that do not mention FSDP are read and parsed only when a name leads into t
 from __future__ import annotations
 
 import ast
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +15,8 @@ from typing import Any, TypeVar
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
+from fsdp_migrate.facts.tree import Tree
+from fsdp_migrate.search import Search
 
 Read = Callable[[Path], File | None]
 Made = TypeVar("Made")
@@ -61,9 +61,10 @@ class Program:
         paths: all Python files of the run.
         read: parses one more of them; None if that fails.
         is_set: whether a configuration beside them makes Accelerate shard by FSDP.
+        data: what is in the files, as far as it was read.
 
     Attributes:
-        paths: the paths of all files, each once.
+        tree: all files of the run.
         kept: what rules find out once a run, each under a name of its own.
         references: what means an FSDP1 name in each file, as far as it was asked.
     """
@@ -74,37 +75,28 @@ class Program:
         paths: Iterable[Path] = (),
         read: Read | None = None,
         is_set: bool = False,
+        data: dict[str, bytes] | None = None,
     ) -> None:
         self.files = list(files)
         self.is_set = is_set
         self._read = read
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
-        self.paths = list(dict.fromkeys([*self._loaded, *(str(path) for path in paths)]))
+        texts = {str(file.path): file.text.encode(errors="replace") for file in self.files}
+        every = dict.fromkeys([*self._loaded, *map(str, paths)])
+        self.tree = Tree(every, texts if data is None else data)
         self.kept: dict[str, dict[str, Any]] = {}
         self.references: dict[File, dict[ast.expr, str]] = {}
         self._once: dict[tuple[Callable[..., Any], tuple[object, ...]], Any] = {}
         self._mentioning = frozenset(self._loaded)
-        self._data: dict[str, bytes] = {}
+        self._calls: dict[str, list[tuple[File, ast.Call]]] = {}
         self._aliases: dict[File, set[str]] = {}
-        self._located: dict[tuple[str, str], str | None] = {}
         self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
         self._dotted: dict[ast.expr, frozenset[str]] = {}
-
-    @cached_property
-    def _by_last(self) -> dict[str, list[str]]:
-        """The paths by the last part of their module's name."""
-        found: dict[str, list[str]] = {}
-        for path in self.paths:
-            folder, _, name = path.rpartition(os.sep)
-            last = name.removesuffix(".py")
-            found.setdefault(os.path.basename(folder) if last == "__init__" else last, []).append(
-                path
-            )
-        return found
+        self._definitions: dict[ast.expr, Definition | None] = {}
 
     def find(self, dotted: str, importer: File) -> File | None:
         """The file that `import dotted` inside `importer` means; None if it is not part of the run."""
-        path = self.locate(dotted, importer.folder)
+        path = self.tree.locate(dotted, importer.folder)
         return None if path is None else self.load(path)
 
     def once(self, make: Callable[..., Made], *given: object) -> Made:
@@ -115,49 +107,12 @@ class Program:
         return made
 
     def has(self, pattern: str) -> bool:
-        """Whether a pattern is found in the text of a file that mentions FSDP; each is searched for once a run."""
-        return self.once(_has, re.compile(pattern))
+        """Whether a pattern is found in a file that mentions FSDP; each is looked for once a run."""
+        return self.once(_has, pattern)
 
     def mentions(self, path: str) -> bool:
         """Whether a file is one of those that mention FSDP."""
         return path in self._mentioning
-
-    def data(self, path: str) -> bytes:
-        """The bytes of a file of the run; none if it cannot be read, but for standard input, which was parsed."""
-        if path not in self._data:
-            try:
-                with open(path, "rb") as stream:
-                    self._data[path] = stream.read()
-            except OSError:
-                file = self._loaded.get(path)
-                self._data[path] = file.text.encode(errors="replace") if file else b""
-        return self._data[path]
-
-    def locate(self, dotted: str, folder: str) -> str | None:
-        """The path of the file that `import dotted` means in a file of a folder.
-
-        Several files may claim one name (`utils.py` in two example folders): the one nearest to the importer is meant.
-        """
-        if dotted.rpartition(".")[2] not in self._by_last:
-            return None
-        key = dotted, folder
-        if key not in self._located:
-            tail = dotted.replace(".", os.sep)
-            suffixes = (f"{os.sep}{tail}.py", f"{os.sep}{tail}{os.sep}__init__.py")
-            candidates = [
-                path
-                for path in self._by_last.get(dotted.rpartition(".")[2], ())
-                if path.endswith(suffixes) and self._importable(path, tail, folder)
-            ]
-            self._located[key] = _nearest(candidates, folder)
-        return self._located[key]
-
-    def _importable(self, path: str, tail: str, folder: str) -> bool:
-        """Whether a file is beside the importer or above it: a name of one part, or a copy of torch, is meant nowhere else."""
-        if os.sep in tail and not tail.startswith(f"torch{os.sep}"):
-            return True
-        root = path.removesuffix(f"{os.sep}__init__.py").removesuffix(".py").removesuffix(tail)
-        return f"{folder.rstrip(os.sep)}{os.sep}".startswith(root)
 
     def load(self, path: str) -> File | None:
         """A file of the run, parsed; None if that fails."""
@@ -180,6 +135,11 @@ class Program:
             words |= self.fsdp1_aliases(file) & file.scope.bindings.keys()
         return words
 
+    def may_mean_fsdp1(self, file: File) -> bool:
+        """Whether an expression of a file can mean one of FSDP1's names."""
+        attributes = self.fsdp1_words & file.attributes.keys()
+        return bool(self.fsdp1_aliases(file) or attributes or file.stars)
+
     def fsdp1_aliases(self, file: File) -> set[str]:
         """The names that some scope of a file binds to one of FSDP1's."""
         if file not in self._aliases:
@@ -187,10 +147,18 @@ class Program:
                 name
                 for scope in file.scopes
                 for name in scope.bindings.keys() & file.aliases
+                if any(self._may_lead_to_fsdp1(each, file) for each in scope.bindings[name])
                 for meaning in self._bound(name, file, scope, scope.bindings[name], False)
                 if isinstance(meaning, External) and fsdp1_name(meaning.dotted)
             }
         return self._aliases[file]
+
+    def _may_lead_to_fsdp1(self, binding: Binding, file: File) -> bool:
+        """Whether a name may be one of FSDP1's: most imports are of other names, and from other packages."""
+        if not isinstance(binding, Imported) or binding.member is None or binding.member in NAMES:
+            return True
+        path = self.tree.locate(binding.module, file.folder)
+        return path is not None and path in self._mentioning
 
     def dotted(self, expression: ast.expr, file: File) -> frozenset[str]:
         """The dotted paths outside the program that an expression can mean.
@@ -198,10 +166,7 @@ class Program:
         Two where a name is imported under `try` or `if`; none if it is the program's own, or not known: a name is followed
         through files that mention FSDP, and through no other.
         """
-        if isinstance(expression, ast.Name):
-            if expression.id not in file.aliases and not file.stars:
-                return frozenset()
-        elif not isinstance(expression, ast.Attribute | ast.Constant):
+        if not (isinstance(expression, ast.Constant) or _leads_away(expression, file)):
             return frozenset()
         if expression not in self._dotted:
             found = self._meanings(expression, file, file.scope_of(expression), False)
@@ -216,11 +181,23 @@ class Program:
         found = self._meanings(expression, file, file.scope_of(expression), False)
         return [meaning for meaning in found if isinstance(meaning, Definition)]
 
+    def calls(self, name: str) -> list[tuple[File, ast.Call]]:
+        """The calls of what has a name, in the files that mention FSDP."""
+        if name not in self._calls:
+            self._calls[name] = [
+                (file, call) for file in self.files for call in file.calls.get(name, ())
+            ]
+        return self._calls[name]
+
     def definition(self, expression: ast.expr, file: File) -> Definition | None:
         """The program's function or class that an expression means."""
-        found = self.meanings(expression, file)
-        only = found[0] if len(found) == 1 else None
-        return only if isinstance(only, Definition) else None
+        if isinstance(expression, ast.Attribute) and not _leads_away(expression, file):
+            return None
+        if expression not in self._definitions:
+            found = self.meanings(expression, file)
+            only = found[0] if len(found) == 1 else None
+            self._definitions[expression] = only if isinstance(only, Definition) else None
+        return self._definitions[expression]
 
     def meanings(self, expression: ast.expr, file: File) -> tuple[Meaning, ...]:
         """All that an expression can mean; a fallback (`FSDP = None`) is no meaning of its own."""
@@ -328,7 +305,7 @@ class Program:
 
     def _module(self, dotted: str, importer: File, everywhere: bool) -> Meaning:
         """A module of the program or of another package."""
-        path = self.locate(dotted, importer.folder)
+        path = self.tree.locate(dotted, importer.folder)
         if path is None:
             return External(dotted)
         if not everywhere and path not in self._mentioning:
@@ -337,20 +314,17 @@ class Program:
         return External(dotted) if file is None else Inner(file)
 
 
-def _has(program: Program, pattern: re.Pattern[str]) -> bool:
-    return any(pattern.search(file.text) for file in program.files)
+def _has(program: Program, pattern: str) -> bool:
+    return any(map(Search(pattern), (file.text for file in program.files)))
 
 
-def _nearest(paths: list[str], folder: str) -> str | None:
-    """The first path that shares most folders with one."""
-    if len(paths) < 2:
-        return paths[0] if paths else None
-    while True:
-        inside, above = os.path.join(folder, ""), os.path.dirname(folder)
-        near = next((path for path in paths if path.startswith(inside)), None)
-        if near is not None or above == folder:
-            return near
-        folder = above
+def _leads_away(expression: ast.expr, file: File) -> bool:
+    """Whether a dotted name begins with one that is bound to something of another name, as imports do."""
+    root = expression
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    is_bound = isinstance(root, ast.Name) and root.id in file.aliases
+    return is_bound or (isinstance(root, ast.Name) and bool(file.stars or file.is_package))
 
 
 def is_fallback(value: ast.expr) -> bool:

@@ -13,11 +13,11 @@ from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import value_of
 
 # What a file says that has such a library.
-OF_OTHERS = r"[A-Za-z](?:FSDP|FullySharded)|(?:FSDP|FullyShardedDataParallel)[A-Z]"
-_WORD = re.compile(rf"FSDP|{CLASS}")
+OF_OTHERS = rf"FSDP(?<=[A-Za-z]FSDP)|FullySharded(?<=[A-Za-z]FullySharded)|FSDP[A-Z]|{CLASS}[A-Z]"
 _OWN = ("torch.", "fsdp_migrate.")
 # Other names for such a class: of an import, of a class that derives from it.
-_NAMED = re.compile(r"(?:FSDP|FullyShardedDataParallel)\w* as (\w+)|\bclass (\w+)\(([^)]*)\)")
+_ALIAS = re.compile(r"FSDP\w* as (\w+)"), re.compile(rf"{CLASS}\w* as (\w+)")
+_CLASS = re.compile(r"class(?<!\wclass) (\w+)\(([^)]*)\)")
 
 
 def staying(program: Program) -> dict[ast.expr, str]:
@@ -33,18 +33,18 @@ class _Search:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.seen: set[ast.AST] = set()
+        # Other names for such classes, and those of classes that derive from them.
+        texts = [file.text for file in program.files]
+        every = ((pattern, text) for pattern in _ALIAS for text in texts)
+        self.others = {name for pattern, text in every for name in pattern.findall(text)}
+        for name, bases in (each for text in texts for each in _CLASS.findall(text)):
+            if any(map(self.may_be_one, re.findall(r"\w+", bases))):
+                self.others.add(name)
 
     def found(self) -> Iterator[tuple[ast.expr, str]]:
-        files = self.program.files
-        others: set[str] = set()
-        for alias, name, bases in (each for file in files for each in _NAMED.findall(file.text)):
-            if alias or _WORD.search(bases) or others & set(re.findall(r"\w+", bases)):
-                others.add(alias or name)
-        for file in files:
-            known = (n for n in file.calls if n in others or _WORD.search(n))
-            for call in (
-                call for name in (*known, "__init__") for call in file.calls.get(name, ())
-            ):
+        for file in self.program.files:
+            known = (*filter(self.may_be_one, file.calls), "__init__")
+            for call in (call for name in known for call in file.calls.get(name, ())):
                 taker = self.taker(call, file)
                 pending: list[tuple[File, ast.AST]] = []
                 pending += ((file, value) for value in values_given(call) if taker)
@@ -59,13 +59,18 @@ class _Search:
                             elif name != CLASS:
                                 yield node, taker
 
+    def may_be_one(self, name: str) -> bool:
+        """Whether a class may be such a library's, by its name."""
+        return name in self.others or "FSDP" in name or CLASS in name
+
     def taker(self, call: ast.Call, file: File) -> str:
         """The library's class that a call makes, be it through a class of the program; empty for any other call."""
         function, around = call.func, file.enclosing_class(call)
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
             is_super = last_name(function.value.func) == "super"
             bases = around.bases if is_super and around is not None else ()
-            return next(filter(None, (self.named(base, file) for base in bases)), "")
+            named = (self.named(each, file) for each in bases if self.may_be_one(last_name(each)))
+            return next(filter(None, named), "")
         return self.named(function, file)
 
     def named(self, expression: ast.expr, file: File) -> str:
@@ -78,7 +83,7 @@ class _Search:
             for each in above:
                 path = each.dotted if isinstance(each, External) else ""
                 name = path.rpartition(".")[2]
-                if _WORD.search(name) and not path.startswith(_OWN):
+                if ("FSDP" in name or CLASS in name) and not path.startswith(_OWN):
                     return path
         return ""
 

@@ -108,18 +108,27 @@ def reaches(file: File, target: ast.AST, use: ast.AST) -> bool:
     Not where it comes later, or in another branch of the same `if`, unless a loop is around both. Functions run in an
     order that only a run knows, so between two of them the answer is yes.
     """
-    if _function(file, target) is not _function(file, use):
+    above, around = _within_function(file, target), _within_function(file, use)
+    if above[-1] is not around[-1]:
         return True
-    around = list(file.ancestors(use))
-    common = next(node for node in file.ancestors(target) if node in around)
-    for node in (common, *file.ancestors(common)):
-        if isinstance(node, _LOOPS):
-            return True
-        if isinstance(node, _FUNCTIONS):
-            break
+    inside = set(around)
+    place = next(place for place, node in enumerate(above) if node in inside)
+    if any(isinstance(node, _LOOPS) for node in above[place:]):
+        return True
     if _end(file, target) > getattr(use, "lineno", 0):
         return False
-    return {_branch(file, common, target), _branch(file, common, use)} != {"body", "orelse"}
+    decision = above[place]
+    parts = above[:place][-1:] + around[: around.index(decision)][-1:]  # that lead to either
+    return {_branch(decision, part) for part in parts} != {"body", "orelse"}
+
+
+def _within_function(file: File, node: ast.AST) -> list[ast.AST]:
+    """A node and what is around it, up to the function that it is in, or the file."""
+    found, parent = [node], file.parents.get(node)
+    while parent is not None:
+        found.append(parent)
+        parent = None if isinstance(parent, _FUNCTIONS) else file.parents.get(parent)
+    return found
 
 
 def _end(file: File, target: ast.AST) -> int:
@@ -127,16 +136,11 @@ def _end(file: File, target: ast.AST) -> int:
     return getattr(file.statement(target), "end_lineno", 0) or 0
 
 
-def _function(file: File, node: ast.AST) -> ast.AST | None:
-    return next((each for each in file.ancestors(node) if isinstance(each, _FUNCTIONS)), None)
-
-
-def _branch(file: File, decision: ast.AST, node: ast.AST) -> str:
-    """The branch of a decision that a node is in: `body`, `orelse`; "" for its test and for what is no decision."""
-    inside = {node, *file.ancestors(node)}
+def _branch(decision: ast.AST, part: ast.AST) -> str:
+    """The branch of a decision that a part of it is: `body`, `orelse`; "" for its test and for what is no decision."""
     if isinstance(decision, ast.If | ast.IfExp):
         for name in ("body", "orelse"):
             branch = getattr(decision, name)
-            if any(each in inside for each in (branch if isinstance(branch, list) else [branch])):
+            if part is branch or (isinstance(branch, list) and part in branch):
                 return name
     return ""

@@ -1,0 +1,123 @@
+"""Which calls of a program wrap a model with FSDP1, and which files such a model can come to."""
+
+from __future__ import annotations
+
+import ast
+from functools import cached_property
+
+from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.program import Definition, Program
+from fsdp_migrate.facts.reach import reach_of
+from fsdp_migrate.source import is_test
+
+# Names of functions that say nothing about which of them is called.
+_TOO_COMMON = frozenset({"__call__", "__init__", "main"})
+
+
+class Wrapping:
+    """The calls that wrap the models of one program."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._constructors: dict[File, list[ast.Call]] = {}
+
+    def constructors(self, file: File) -> list[ast.Call]:
+        """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
+        if file not in self._constructors:
+            can_wrap = self.subclasses or self.program.may_mean_fsdp1(file)
+            calls = file.of(ast.Call) if can_wrap else ()
+            self._constructors[file] = [call for call in calls if self.is_constructor(call, file)]
+        return self._constructors[file]
+
+    def is_constructor(self, call: ast.Call, file: File) -> bool:
+        """Whether a call wraps a model."""
+        name = last_name(call.func)
+        if name == "wrap" and self.program.fsdp1(call.func, file) == name:
+            return True
+        return self.is_class(call.func, file)
+
+    def is_class(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be FSDP1's class, a subclass of it in the program, or a `partial` of one."""
+        if not isinstance(expression, ast.Name | ast.Attribute):
+            return False
+        if self.program.fsdp1(expression, file) == CLASS:
+            return True
+        return self.names_subclass(expression, file) or self._is_partial(expression, file)
+
+    def is_subclass(self, definition: Definition) -> bool:
+        """Whether a class of the program has FSDP1's among its bases."""
+        return definition.node in self.subclasses
+
+    @cached_property
+    def subclasses(self) -> set[ast.AST]:
+        """The classes of the program that have FSDP1's among their bases."""
+        classes = [(cls, file) for file in self.program.files for cls in file.of(ast.ClassDef)]
+        bases = [(base, cls, file) for cls, file in classes for base in cls.bases]
+        found: set[ast.AST] = {
+            cls for base, cls, file in bases if self.program.fsdp1(base, file) == CLASS
+        }
+        heirs: dict[ast.AST, list[ast.ClassDef]] = {}
+        for base, cls, file in bases if found else ():
+            for above in self.program.definitions(base, file):
+                heirs.setdefault(above.node, []).append(cls)
+        pending = list(found)
+        while pending:
+            below = [cls for cls in heirs.get(pending.pop(), ()) if cls not in found]
+            found.update(below)
+            pending += below
+        return found
+
+    def names_subclass(self, expression: ast.expr, file: File) -> bool:
+        """Whether an expression can be a class of the program that has FSDP1's among its bases."""
+        found = self.program.definitions(expression, file) if self.subclasses else ()
+        return any(definition.node in self.subclasses for definition in found)
+
+    def _is_partial(self, expression: ast.expr, file: File) -> bool:
+        found = file.variable(expression)
+        return found is not None and any(
+            isinstance(binding.value, ast.Call)
+            and "functools.partial" in self.program.dotted(binding.value.func, file)
+            and bool(binding.value.args)
+            and binding.value.args[0] is not expression
+            and isinstance(binding.value.args[0], ast.Name | ast.Attribute)
+            and self.program.fsdp1(binding.value.args[0], file) == CLASS
+            for binding in found.assigned
+        )
+
+    def shards(self, file: File | None = None) -> bool:
+        """Whether the program uses FSDP1; of a file, whether a model can come to it from one that does."""
+        return bool(self._sharding) if file is None else str(file.path) in self._sharding
+
+    @cached_property
+    def _sharding(self) -> set[str]:
+        reach, found = reach_of(self.program), set[str]()
+        for file in self.program.files:
+            path = str(file.path)
+            if path not in found and (self.constructors(file) or self._calls_class(file)):
+                reached = reach.below(path) if is_test(path) else reach.of(file.path)
+                found.update(each for each in reached if not is_test(each))
+                found.add(path)
+        return found
+
+    def _calls_class(self, file: File) -> bool:
+        """Whether a file calls static methods of FSDP1's class: it is for models that other code wraps."""
+        loads = (n for name in self.program.fsdp1_aliases(file) for n in file.loads.get(name, ()))
+        return any(
+            self.program.fsdp1(load, file) == CLASS
+            and isinstance(file.parents[load], ast.Attribute)
+            for load in loads
+        )
+
+    @cached_property
+    def wrapping(self) -> set[str]:
+        """The names of functions that wrap a model, or call one that does."""
+        found: set[str] = set()
+        pending = [(file, call) for file in self.program.files for call in self.constructors(file)]
+        while pending:
+            file, call = pending.pop()
+            function = file.function(call)
+            if function is not None and function.name not in found | _TOO_COMMON:
+                found.add(function.name)
+                pending += self.program.calls(function.name)
+        return found
