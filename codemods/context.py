@@ -15,7 +15,6 @@ from fsdp_migrate.facts.file import NEWLINE, File, last_name, root_of
 from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Imported, Scope
 from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.settings import line_length
@@ -140,7 +139,7 @@ class Context:
             isinstance(each.value, str) and each.value == name and self._is_in_all(each)
             for each in self.file.of(ast.Constant)
         )
-        return self.file.is_package or exported or reach_of(self.program).is_read(self.file, name)
+        return self.file.is_package or exported or self.program.reach.is_read(self.file, name)
 
     def removable(self, assigned: Assigned) -> ast.stmt | None:
         """The statement of an assignment to a name, if it does nothing else and no other file may read the name."""

@@ -24,7 +24,6 @@ from fsdp_migrate.facts.names import (
     in_runtime,
     is_module,
 )
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.facts.staying import OF_OTHERS, staying
 from fsdp_migrate.findings import Action
@@ -205,7 +204,7 @@ def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collectio
     roots = (root_of(each) for each in read if each not in gone)
     if any(r is not None and r.id == name and sees(context, r, scope, name) for r in roots):
         return True
-    return scope is context.file.scope and reach_of(context.program).is_read(context.file, name)
+    return scope is context.file.scope and context.program.reach.is_read(context.file, name)
 
 
 def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:

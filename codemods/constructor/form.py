@@ -33,7 +33,6 @@ from fsdp_migrate.codemods.swap import written_out
 from fsdp_migrate.codemods.uses.methods import is_replaced
 from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.findings import Action
 
 RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *arguments.RULES, *assumptions.RULES)
@@ -198,7 +197,7 @@ def _has_another(context: Context, call: ast.Call) -> bool:
 def _in_torchs_words(construction: Construction) -> Code:
     """The arguments in torch's words; raises AtRunTime where `units` has to read them."""
     context, call = construction.context, construction.call
-    paths = reach_of(context.program).of(context.file.path)
+    paths = context.program.reach.of(context.file.path)
     if not context.program.tree.having(_META).isdisjoint(paths):
         raise AtRunTime("the model may be on the meta device")
     if comments(context.source(call)):

@@ -14,7 +14,6 @@ from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import RUNTIME
-from fsdp_migrate.facts.reach import reach_of
 
 POLICY = Rule("FSDP213", "mixed-precision")
 BUFFERS = Rule("FSDP214", "buffer-dtype")
@@ -60,7 +59,7 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     Since torch 2.15 FSDP2 reduces in the parameters' own type where it is not told another; FSDP1 reduced in `param_dtype`.
     """
     context, has_policy = construction.context, construction.value("auto_wrap_policy") is not None
-    paths = reach_of(context.program).of(context.file.path)
+    paths = context.program.reach.of(context.file.path)
     if has_policy and not context.program.tree.having(_NORMS).isdisjoint(paths):
         raise AtRunTime
     types = _fields(context, shown(construction, value))

@@ -14,7 +14,6 @@ from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Definition, External, Program
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
 
@@ -45,7 +44,7 @@ class Hit:
 def hits(construction: Construction) -> list[Hit]:
     """The places that rely on the wrapper of a constructor's model."""
     context = construction.context
-    program, reach = context.program, reach_of(context.program)
+    program, reach = context.program, context.program.reach
     found: list[Hit] = []
     own = str(context.file.path)
     # What a test wraps stays in it; what other code wraps no test counts for.

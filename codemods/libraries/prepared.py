@@ -21,7 +21,6 @@ from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.prepared import Prepared, prepared_of
 from fsdp_migrate.facts.program import Definition, Program, is_module
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 from fsdp_migrate.search import Search
@@ -88,7 +87,7 @@ def find(context: Context) -> Iterator[Found]:
 
 def _is_concerned(context: Context) -> bool:
     """Whether Accelerate shards what a file trains: not for a test that sets nothing, for inference, in Accelerate itself."""
-    program, file, reach = context.program, context.file, reach_of(context.program)
+    program, file, reach = context.program, context.file, context.program.reach
     is_accelerates_own = is_accelerates(context) and not is_test(file.shown)
     if not (program.is_set or program.has(_PYTHON)) or is_accelerates_own:
         return False
@@ -170,7 +169,7 @@ def _called(context: Context) -> Iterator[Found]:
 
 def _own_methods(context: Context) -> set[str]:
     """The methods of modules that a file imports, other than forward, that call a part of the module, maybe by another."""
-    program, reach = context.program, reach_of(context.program)
+    program, reach = context.program, context.program.reach
     paths = [p for p in reach.below(str(context.file.path)) if "def forward(" in reach.text(p)]
     methods: dict[str, set[str]] = {}  # with what they call of themselves
     for path in () if program.tree.having(_CALLS_PART).isdisjoint(paths) else paths:

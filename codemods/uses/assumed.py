@@ -21,7 +21,6 @@ from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
@@ -73,13 +72,13 @@ def find(context: Context) -> Iterator[Found]:
 
 def is_elsewhere(context: Context, switch: str) -> bool:
     """Whether a word that an assumption is about stands where its model may come, and no line is named for it."""
-    paths = reach_of(context.program).of(context.file.path)
+    paths = context.program.reach.of(context.file.path)
     return any(context.program.once(_is_open, path, switch) for path in paths)
 
 
 def _is_open(program: Program, path: str, switch: str) -> bool:
     file = program.load(path) if program.mentions(path) else None
-    text = reach_of(program).text(path) if file is None else file.text
+    text = program.reach.text(path) if file is None else file.text
     places = [*re.finditer(WORDS[switch], text)]
     lines = [] if file is None or not places else program.once(_lines, path)
     spans = [file.span(line.node) for line in lines if file is not None and line.switch == switch]

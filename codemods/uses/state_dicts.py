@@ -15,7 +15,6 @@ from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
@@ -172,7 +171,7 @@ def _is_known_to_torch(program: Program) -> bool:
 def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
     """`model.state_dict()` and `model.load_state_dict(state)` where no type is set, and whether torch's function takes the
     place of the first; none where a type may be set elsewhere."""
-    reach = reach_of(context.program).of(context.file.path)
+    reach = context.program.reach.of(context.file.path)
     if not any(context.program.once(_sets_for_others, path) for path in reach):
         for use in (each for name in OF_MODELS for each in context.file.attributes.get(name, ())):
             if not is_typed(context.file, use) and context.can_be_model(use.value):

@@ -10,7 +10,6 @@ from functools import cached_property
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.models import Models
 from fsdp_migrate.facts.program import Definition, External, Program, is_module
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.facts.values import element, reaching
 from fsdp_migrate.search import Search
@@ -41,7 +40,7 @@ class Prepared(Models):
 
     @cached_property
     def _sharding(self) -> set[str]:
-        reach, found = reach_of(self.program), set[str]()
+        reach, found = self.program.reach, set[str]()
         for file in self.program.files:
             if str(file.path) not in found and _USES(file.text):
                 found.update(each for each in reach.of(file.path) if not is_test(each))

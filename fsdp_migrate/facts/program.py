@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
-from fsdp_migrate.facts.tree import Tree
+from fsdp_migrate.facts.tree import Reach, Tree
 from fsdp_migrate.search import Search
 
 Read = Callable[[Path], File | None]
@@ -65,6 +65,7 @@ class Program:
 
     Attributes:
         tree: all files of the run.
+        reach: which of them import which.
         kept: what rules find out once a run, each under a name of its own.
         references: what means an FSDP1 name in each file, as far as it was asked.
     """
@@ -84,6 +85,7 @@ class Program:
         texts = {str(file.path): file.text.encode(errors="replace") for file in self.files}
         every = dict.fromkeys([*self._loaded, *map(str, paths)])
         self.tree = Tree(every, texts if data is None else data)
+        self.reach = Reach(self.tree)
         self.kept: dict[str, dict[str, Any]] = {}
         self.references: dict[File, dict[ast.expr, str]] = {}
         self._once: dict[tuple[Callable[..., Any], tuple[object, ...]], Any] = {}

@@ -1,11 +1,22 @@
-"""All Python files of a run: what is in them, and which of them an import means. Most are never parsed."""
+"""All Python files of a run: what is in them, which import which, and where a model can come to. Most are never parsed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache, cached_property
+from pathlib import Path
 
+from fsdp_migrate.facts.file import File, module_name
 from fsdp_migrate.search import Search
+from fsdp_migrate.source import is_test
+
+_IMPORT = re.compile(r"import(?<!\wimport)\b[ \t]*(\([^)]*\)|[^\n]*)")
+_FROM = re.compile(r"[ \t]*(?:from[ \t]+([.\w]+)[ \t]+)?")
+_DYNAMIC = rb"import_module\(|__import__\("
+_PROGRAM = b"\nif __name__ == "
+_WORD = re.compile(r"[.\w]+")
 
 
 class Tree:
@@ -91,3 +102,110 @@ def _nearest(paths: list[str], folder: str) -> str | None:
         if near is not None or above == folder:
             return near
         folder = above
+
+
+class Reach:
+    """Which files can get a model from one that wraps it: those that import that file, and those that all of these import.
+
+    A model travels by calls, and a call needs an import. The imports are found by a search in the text, since most of these
+    files are not parsed for anything else; a file is read when it is first asked about.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self._texts: dict[str, str] = {}
+        self._imports: dict[str, tuple[str, ...]] = {}
+        self.of = cache(self._of)
+
+    def _of(self, path: Path) -> list[str]:
+        """The files that can get a model from one, itself included. Tests count only where a test wraps the model."""
+        start = str(path)
+        above = [start] if self.is_start(start) else self._closed([start], self.importers)
+        if not is_test(start):
+            above = [each for each in above if not is_test(each)]
+        found = self._closed(above, self.imports)
+        inside = found if self.is_start(start) else self.tree.paths
+        if self.tree.having(_DYNAMIC).isdisjoint(inside):
+            return found
+        # An import by a string can mean any file of the run, other programs aside.
+        return [each for each in self.tree.paths if each == start or not self.is_start(each)]
+
+    def below(self, path: str) -> list[str]:
+        """A file and all that it imports, directly or through others."""
+        return self._closed([path], self.imports)
+
+    def is_start(self, path: str) -> bool:
+        """Whether a file is a program by itself, which no other file imports."""
+        return path in self.tree.having(_PROGRAM) and not self.importers(path)
+
+    def is_read(self, file: File, name: str) -> bool:
+        """Whether another file of the run may read a name of a file: one that imports the name from it, or all names, or
+        writes it behind the module's name, as `mock.patch` does."""
+        importing = (self.text(path) for path in self.importers(str(file.path)))
+        texts = [text for text in importing if name in text or "import *" in text]
+        if not texts:
+            return False
+        module = re.escape(file.name.rpartition(".")[2])
+        line = rf"\([^)]*\b{name}\b|(?:[^\n\\]|\\\s)*\b{name}\b"
+        reads = re.compile(
+            rf"\b{module}\s+(?:as\s+\w|import\s*(?:\*|{line}))|\b{module}\s*\.\s*{name}\b"
+        )
+        return any(map(reads.search, texts))
+
+    def text(self, path: str) -> str:
+        """The source of a file; "" if it cannot be read."""
+        if path not in self._texts:
+            self._texts[path] = self.tree.data(path).decode(errors="replace")
+        return self._texts[path]
+
+    def imports(self, path: str) -> tuple[str, ...]:
+        """The files that one imports itself."""
+        if path not in self._imports:
+            self._imports[path] = tuple(dict.fromkeys(self._imported(path)))
+        return self._imports[path]
+
+    def importers(self, path: str) -> list[str]:
+        """The files that import one themselves."""
+        return self._importers.get(path, [])
+
+    @cached_property
+    def _importers(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for path in self.tree.paths:
+            for other in self.imports(path):
+                if other != path:
+                    found.setdefault(other, []).append(path)
+        return found
+
+    def _closed(self, paths: list[str], more: object) -> list[str]:
+        found = dict.fromkeys(paths)
+        pending = list(found)
+        while pending:
+            for other in more(pending.pop()):  # type: ignore[operator]
+                if other not in found:
+                    found[other] = None
+                    pending.append(other)
+        return list(found)
+
+    def _imported(self, path: str) -> Iterator[str]:
+        package, folder = module_name(Path(path)).split("."), os.path.dirname(path)
+        if not path.endswith(f"{os.sep}__init__.py"):
+            package.pop()
+        text = self.text(path)
+        for found in _IMPORT.finditer(text):
+            before = _FROM.fullmatch(text, text.rfind("\n", 0, found.start()) + 1, found.start())
+            if before is None:  # the word is inside of a line
+                continue
+            source = before[1]
+            if source is not None and source[0] != "." and self.tree.is_outside(source):
+                continue
+            dotted = _WORD.findall(found[1])
+            if source is not None:
+                level = len(source) - len(source.lstrip("."))
+                above = [*package[: len(package) - level + 1], ""] if level else []
+                source = (".".join(above) + source[level:]).rstrip(".")  # of `from .. import x`
+                dotted = [source, *(f"{source}.{name}" for name in dotted)]
+            for each in dotted:
+                located = self.tree.locate(each.strip("."), folder)
+                if located is not None:
+                    yield located

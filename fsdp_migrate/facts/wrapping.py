@@ -8,7 +8,6 @@ from functools import cached_property
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
-from fsdp_migrate.facts.reach import reach_of
 from fsdp_migrate.source import is_test
 
 # Names of functions that say nothing about which of them is called.
@@ -91,7 +90,7 @@ class Wrapping:
 
     @cached_property
     def _sharding(self) -> set[str]:
-        reach, found = reach_of(self.program), set[str]()
+        reach, found = self.program.reach, set[str]()
         for file in self.program.files:
             path = str(file.path)
             if path not in found and (self.constructors(file) or self._calls_class(file)):
