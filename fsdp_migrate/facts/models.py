@@ -40,6 +40,7 @@ class Models(Wrapping):
         # without that search, which is 6 in 100 of the instructions of a check.
         self._excludes = True
         self.arguments = cache(self._given)  # a parameter is read in many places
+        self.called = cache(self._called)
         # How many answers are being looked for, each for the sake of the one before.
         self._depth = 0
         self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
@@ -93,7 +94,7 @@ class Models(Wrapping):
             same = self._any((*receiver, *call.args), file)
             if same or name in SAME:
                 return same
-        definition = self._called(call, file)
+        definition = self.called(call, file)
         if definition is None:
             if name == "fsdp_modules":
                 return True
@@ -243,7 +244,7 @@ class Models(Wrapping):
         if name == "__init__" and (cls := file.enclosing_class(function)):
             name = cls.name
         for other, call in self.program.calls(name):
-            called = None if of_class else self._called(call, other)
+            called = None if of_class else self.called(call, other)
             if called is not None and called.node is not function:
                 continue
             value = given(call, function, parameter.argument.arg)

@@ -116,6 +116,7 @@ class Reach:
         self._texts: dict[str, str] = {}
         self._imports: dict[str, tuple[str, ...]] = {}
         self.of = cache(self._of)
+        self._read = cache(self._names_read)
 
     def _of(self, path: Path) -> list[str]:
         """The files that can get a model from one, itself included. Tests count only where a test wraps the model."""
@@ -141,16 +142,18 @@ class Reach:
     def is_read(self, file: File, name: str) -> bool:
         """Whether another file of the run may read a name of a file: one that imports the name from it, or all names, or
         writes it behind the module's name, as `mock.patch` does."""
-        importing = (self.text(path) for path in self.importers(str(file.path)))
-        texts = [text for text in importing if name in text or "import *" in text]
-        if not texts:
-            return False
-        module = re.escape(file.name.rpartition(".")[2])
-        line = rf"\([^)]*\b{name}\b|(?:[^\n\\]|\\\s)*\b{name}\b"
-        reads = re.compile(
-            rf"\b{module}\s+(?:as\s+\w|import\s*(?:\*|{line}))|\b{module}\s*\.\s*{name}\b"
-        )
-        return any(map(reads.search, texts))
+        read = self._read(str(file.path), re.escape(file.name.rpartition(".")[2]))
+        return name in read or "*" in read
+
+    def _names_read(self, path: str, module: str) -> set[str]:
+        """The names of a file that others read; "*" for all, as where one imports the module under another name."""
+        found: set[str] = set()
+        imported = r"import\s*(\*|\([^)]*\)?|(?:[^\n\\]|\\\s)*)"
+        reads = re.compile(rf"\b{module}\s+(?:(as)\s+\w|{imported})|\b{module}\s*\.\s*(\w+)")
+        for importer in self.importers(path):
+            for alias, names, attribute in reads.findall(self.text(importer)):
+                found.update(["*"] if alias or names == "*" else [attribute, *_WORD.findall(names)])
+        return found
 
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""
