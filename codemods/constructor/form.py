@@ -4,6 +4,7 @@ It is in torch's words where the file shows every value, a loop over `units` or 
 """
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +40,12 @@ RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *arguments.RULES, *assumptions.RULES)
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
 _META = rb"""'meta'|"meta"|init_empty_weights|deferred_init|init_on_device|skip_init"""
+# What makes a model there: no key of a dictionary, no part of a path, no test for it.
+_ON_META = re.compile(
+    rb"""(?<![=!]= torch\.)device\(\s*["']meta|(?<![=!<>])=\s*["']meta|\bto(?:_empty)?\(\s*["']meta"""
+    rb"""|["']meta["']\s+if\b|\b(?:else|return)\s+["']meta"""
+    rb"""|(?:init_empty_weights|deferred_init|init_on_device|skip_init)\("""
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,8 +204,8 @@ def _has_another(context: Context, call: ast.Call) -> bool:
 def _in_torchs_words(construction: Construction) -> Code:
     """The arguments in torch's words; raises AtRunTime where `units` has to read them."""
     context, call = construction.context, construction.call
-    paths = context.program.reach.of(context.file.path)
-    if not context.program.tree.having(_META).isdisjoint(paths):
+    tree, paths = context.program.tree, context.program.reach.of(context.file.path)
+    if any(_ON_META.search(tree.data(path)) for path in tree.having(_META).intersection(paths)):
         raise AtRunTime("the model may be on the meta device")
     if comments(context.source(call)):
         raise AtRunTime("comments stand at them")

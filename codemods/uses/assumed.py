@@ -136,10 +136,8 @@ def _writes(context: Context) -> Iterator[Line]:
 def _before(context: Context) -> Iterator[Line]:
     """What holds parameters of a model that is sharded below: optimizers, and attributes such as `p.no_weight_decay = True`."""
     file = context.file
-    for named in (
-        *file.attributes.get("parameters", ()),
-        *file.attributes.get("named_parameters", ()),
-    ):
+    taking = ("parameters", "named_parameters")
+    for named in (each for name in taking for each in file.attributes.get(name, ())):
         line = _sharded_below(context, named.value)
         for around in file.ancestors(named) if line else ():
             if isinstance(around, ast.Call) and is_torchs(context, around.func):
@@ -157,11 +155,8 @@ def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
         return last_name(node.func) == "setattr" and getattr(node.args[0], "id", 0) in names
     if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
         return False
-    return getattr(node.value, "id", 0) in names and node.attr not in (
-        "data",
-        "grad",
-        "requires_grad",
-    )
+    is_own = node.attr in ("data", "grad", "requires_grad")
+    return getattr(node.value, "id", 0) in names and not is_own
 
 
 def _sharded_below(context: Context, model: ast.expr) -> int:

@@ -102,11 +102,8 @@ class Wrapping:
     def _calls_class(self, file: File) -> bool:
         """Whether a file calls static methods of FSDP1's class: it is for models that other code wraps."""
         loads = (n for name in self.program.fsdp1_aliases(file) for n in file.loads.get(name, ()))
-        return any(
-            self.program.fsdp1(load, file) == CLASS
-            and isinstance(file.parents[load], ast.Attribute)
-            for load in loads
-        )
+        owners = (load for load in loads if isinstance(file.parents[load], ast.Attribute))
+        return any(self.program.fsdp1(owner, file) == CLASS for owner in owners)
 
     @cached_property
     def wrapping(self) -> set[str]:

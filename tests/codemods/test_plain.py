@@ -24,6 +24,22 @@ def test_a_model_on_meta_in_a_file_without_fsdp(imported: bool, tmp_path: Path) 
     assert ("in units(model):" in after) is imported
 
 
+META = {
+    "device = 'meta' if rank else 'cuda'": True,
+    "model = Net(device='meta')": True,
+    "model.to('meta')": True,
+    "with init_empty_weights():\n    model = Net()": True,
+    "info = {'meta': batch['meta'], 'at': join(folder, 'meta')}": False,
+    "empty = device == 'meta' or p.device == torch.device('meta') or p.device.type in ('cuda', 'meta')": False,
+}
+
+
+@pytest.mark.parametrize("line", META)
+def test_what_makes_a_model_on_meta(line: str, tmp_path: Path) -> None:
+    files = {"train.py": f"from helper import *\n{TRAIN}", "model.py": MODEL, "helper.py": line}
+    assert ("in units(model):" in analysed(tmp_path, files).after["train.py"]) is META[line]
+
+
 USES = """\
 
 
