@@ -142,18 +142,19 @@ class Reach:
     def is_read(self, file: File, name: str) -> bool:
         """Whether another file of the run may read a name of a file: one that imports the name from it, or all names, or
         writes it behind the module's name, as `mock.patch` does."""
-        read = self._read(str(file.path), re.escape(file.name.rpartition(".")[2]))
-        return name in read or "*" in read
+        read, texts = self._read(str(file.path), re.escape(file.name.rpartition(".")[2]))
+        return name in read or "*" in read or any(name in text for text in texts)
 
-    def _names_read(self, path: str, module: str) -> set[str]:
-        """The names of a file that others read; "*" for all, as where one imports the module under another name."""
-        found: set[str] = set()
+    def _names_read(self, path: str, module: str) -> tuple[set[str], list[str]]:
+        """The names of a file that others read, "*" for all; and those that import it under another name, as which they may."""
+        names, texts = set[str](), list[str]()
         imported = r"import\s*(\*|\([^)]*\)?|(?:[^\n\\]|\\\s)*)"
         reads = re.compile(rf"\b{module}\s+(?:(as)\s+\w|{imported})|\b{module}\s*\.\s*(\w+)")
-        for importer in self.importers(path):
-            for alias, names, attribute in reads.findall(self.text(importer)):
-                found.update(["*"] if alias or names == "*" else [attribute, *_WORD.findall(names)])
-        return found
+        for text in map(self.text, self.importers(path)):
+            for alias, listed, attribute in reads.findall(text):
+                texts += [text] if alias else []
+                names.update(["*"] if listed == "*" else [attribute, *_WORD.findall(listed)])
+        return names, texts
 
     def text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""
