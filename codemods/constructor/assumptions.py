@@ -43,9 +43,8 @@ def of(
     for hit in hits:
         if hit.file is context.file:
             message = f"{hit.what}, which changes in silence without FSDP1's wrapper: {hit.edit}"
-            yield Found(
-                SILENT, hit.node, Action.MANUAL, message, shortened(context.source(hit.node))
-            )
+            construct = shortened(context.source(hit.node))
+            yield Found(SILENT, hit.node, Action.MANUAL, message, construct)
         else:
             message = f"code changes in silence without FSDP1's wrapper: {hit}"
             yield Found(SILENT, construction.call, Action.MANUAL, message, "fully_shard")

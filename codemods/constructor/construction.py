@@ -19,6 +19,11 @@ SIGNATURE = tuple(
 # Spellings of torch 1.11 to 2.0.
 FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters": "ignored_states"}
 
+# What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`.
+SETTING = (
+    r"\bsetattr\((?:p|w|param\w*),"
+    r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = "
+)
 # What makes units, as findings name it.
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
@@ -79,6 +84,15 @@ class Construction:
     def like_fsdp1(self) -> bool:
         """Whether it keeps FSDP1's quirks, as the default form does."""
         return self.context.form == "auto"
+
+    @property
+    def switches(self) -> str:
+        """What `like_fsdp1` is not to keep: FSDP1's flat parameters lacked the attributes of those that they were made of."""
+        value, tree = self.value("use_orig_params"), self.context.program.tree
+        is_flat = self.constant(value) is False if value is not None else not self.unseen
+        paths = self.context.program.reach.of(self.context.file.path)
+        sets_any = is_flat and not tree.having(SETTING.encode()).isdisjoint(paths)
+        return "parameter_attributes=False" if sets_any else ""
 
     @property
     def is_written_out(self) -> bool:

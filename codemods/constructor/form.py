@@ -159,9 +159,8 @@ def decide(construction: Construction) -> Decision:
     """The form of one constructor, whatever others do."""
     context = construction.context
     if construction.kind == SUBCLASS:
-        return Decision(
-            None, ("a subclass of FSDP1's class has no counterpart: derive from nn.Module",)
-        )
+        reason = "a subclass of FSDP1's class has no counterpart: derive from nn.Module"
+        return Decision(None, (reason,))
     if construction.unknown:
         name = construction.unknown[0].arg
         return Decision(None, (f"`{name}` is not an argument of FSDP1: remove it",))
@@ -219,10 +218,9 @@ def _by_units(construction: Construction, place: layout.Place, reason: str) -> F
     need = _runtime("units", construction)
     inside = {*ast.walk(construction.call)}
     # Those have an edit of their own, which leaves no room for one of the whole statement.
-    has_own = any(node in inside for node, _ in written_out(construction.context)) or any(
-        isinstance(node, ast.Attribute) and is_replaced(construction.context, node)
-        for node in inside
-    )
+    attributes = (node for node in inside if isinstance(node, ast.Attribute))
+    has_own = any(node in inside for node, _ in written_out(construction.context))
+    has_own |= any(is_replaced(construction.context, node) for node in attributes)
     if has_own or not _is_free(construction.context, construction.call, need):
         return _by_function(construction)
     return Form(

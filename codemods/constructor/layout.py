@@ -35,9 +35,8 @@ class Place:
         """The statement behind the sharding."""
         if not self.target:
             return []
-        return [
-            f"return {self.model}" if self.target == "return" else f"{self.target} = {self.model}"
-        ]
+        begins = "return" if self.target == "return" else f"{self.target} ="
+        return [f"{begins} {self.model}"]
 
 
 def place_of(construction: Construction) -> Place | None:
@@ -45,11 +44,8 @@ def place_of(construction: Construction) -> Place | None:
     context, call, module = construction.context, construction.call, construction.module
     statement = context.file.parents[call]
     target = _target(context, statement)
-    if (
-        target is None
-        or module is None
-        or isinstance(context.file.scope_of(call).node, ast.ClassDef)
-    ):
+    in_class = isinstance(context.file.scope_of(call).node, ast.ClassDef)
+    if target is None or module is None or in_class:
         return None
     assert isinstance(statement, ast.stmt)
     if isinstance(module, ast.Name | ast.Attribute | ast.Subscript) and not _calls(module):
@@ -74,10 +70,8 @@ def _target(context: Context, statement: ast.AST) -> str | None:
     if isinstance(statement, ast.Expr):
         return ""
     first = statement.targets[0]
-    named = len(statement.targets) == 1 and isinstance(
-        first, ast.Name | ast.Attribute | ast.Subscript
-    )
-    return ast.unparse(first) if named and not _calls(first) else None
+    named = isinstance(first, ast.Name | ast.Attribute | ast.Subscript) and not _calls(first)
+    return ast.unparse(first) if named and len(statement.targets) == 1 else None
 
 
 def _calls(path: ast.expr) -> bool:
@@ -106,7 +100,7 @@ def in_torchs_words(construction: Construction, code: Code, place: Place) -> lis
         calls.append(f"        fully_shard({unit}{_arguments(code.child)}{shared})")
     calls.append(f"fully_shard({place.model}{_arguments(code.root)}{shared})")
     if construction.like_fsdp1:
-        lines += _under(place.model, code.like_fsdp1, calls)
+        lines += _under(place.model, [code.like_fsdp1, construction.switches], calls)
     else:
         lines += [*calls, *(line.replace("{model}", place.model) for line in code.below)]
     return _instead(construction, place, lines)
@@ -125,12 +119,13 @@ def by_units(construction: Construction, place: Place) -> list[Edit]:
         is_alike = re.match(r"(?: {4}|\t)\S", rows[-1])
         given = "\n".join([*rows, ""] if is_alike else rows)
     loop = [f"for {name}, {options} in units({given}):", f"    fully_shard({name}, **{options})"]
-    lines = _under(place.model, "", loop) if construction.like_fsdp1 else loop
-    return _instead(construction, place, lines, as_it_is=is_long)
+    if construction.like_fsdp1:
+        loop = _under(place.model, [construction.switches], loop)
+    return _instead(construction, place, loop, as_it_is=is_long)
 
 
-def _under(model: str, options: str, lines: list[str]) -> list[str]:
-    given = f"{model}, {options}" if options else model
+def _under(model: str, options: Iterable[str], lines: list[str]) -> list[str]:
+    given = ", ".join([model, *filter(None, options)])
     return [f"with like_fsdp1({given}):", *(indent(line, "    ") for line in lines)]
 
 
@@ -165,12 +160,10 @@ def function(name: str, imports: Iterable[Import], *, like_fsdp1: bool) -> str:
         "for unit, options in units(module, *args, **kwargs):",
         "    fully_shard(unit, **options)",
     ]
-    lines = _under("module", "", loop) if like_fsdp1 else loop
+    lines = _under("module", (), loop) if like_fsdp1 else loop
     doc = '"""Shards a module with FSDP1\'s arguments, in place."""'
-    own = [
-        f"from {need.module} import {need.name}"
-        for need in sorted(imports, key=lambda need: need[:2])
-    ]
+    ordered = sorted(imports, key=lambda need: need[:2])
+    own = [f"from {need.module} import {need.name}" for need in ordered]
     body = indent("\n".join([doc, *own, *lines, "return module"]), "    ")
     return f"def {name}(module, *args, **kwargs):\n{body}"
 

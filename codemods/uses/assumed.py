@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, constructions
+from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, SETTING, constructions
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.measured import is_torchs
 from fsdp_migrate.codemods.left.module_names import is_any_module, subject_of
@@ -35,8 +35,7 @@ _ASKED = (*_INTERFACE, "clip_grad_norm_", "no_sync")
 WORDS = {
     "interface": rf"(?<!\bself)\.(?:{'|'.join((*_INTERFACE, *_REPLACED))})\b(?! import)"
     rf"|\b(?:get|has)attr\((?![^()\n]*,\s*[\"'](?!(?:{'|'.join(_ASKED)})[\"']))",
-    "parameter_attributes": r"\bsetattr\((?:p|w|param\w*),"
-    r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = ",
+    "parameter_attributes": SETTING,
     "data_writes": r"(?<!\bself)\.data\s*=[^=]",
     "whole_state_dicts": r"\.(?:load_)?state_dict\(",
     "class_names": r"\.__name__\b|\b(?:import|from) transformers\b",

@@ -89,9 +89,8 @@ def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
 def _is_gathered(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a use stands in a `with summon_full_params(...)`, of an earlier run or of the program's own."""
     around = (n for n in context.file.ancestors(attribute) if isinstance(n, ast.With))
-    calls = (
-        i.context_expr for n in around for i in n.items if isinstance(i.context_expr, ast.Call)
-    )
+    given = (item.context_expr for n in around for item in n.items)
+    calls = (each for each in given if isinstance(each, ast.Call))
     return any(last_name(call.func) == "summon_full_params" for call in calls)
 
 
@@ -136,9 +135,8 @@ def _torch_will_do(context: Context, call: ast.Call) -> bool:
         return False
     norm = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "norm_type")]
     finite = all(isinstance(n, ast.Constant) and isinstance(n.value, int | float) for n in norm)
-    starred = any(isinstance(a, ast.Starred) for a in call.args) or any(
-        keyword.arg is None for keyword in call.keywords
-    )
+    starred = any(isinstance(each, ast.Starred) for each in call.args)
+    starred |= any(keyword.arg is None for keyword in call.keywords)
     mixed = context.program.once(are_mixed)
     own = context.program.has("def clip_grad_norm_")
     receiver = context.can_be_model(call.func.value)  # type: ignore[attr-defined]

@@ -53,9 +53,8 @@ class Wrapping:
         """The classes of the program that have FSDP1's among their bases."""
         classes = [(cls, file) for file in self.program.files for cls in file.of(ast.ClassDef)]
         bases = [(base, cls, file) for cls, file in classes for base in cls.bases]
-        found: set[ast.AST] = {
-            cls for base, cls, file in bases if self.program.fsdp1(base, file) == CLASS
-        }
+        fsdp1 = self.program.fsdp1
+        found: set[ast.AST] = {cls for base, cls, file in bases if fsdp1(base, file) == CLASS}
         heirs: dict[ast.AST, list[ast.ClassDef]] = {}
         for base, cls, file in bases if found else ():
             for above in self.program.definitions(base, file):
