@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 Settings = dict[str, Any]
 Trained = Callable[[str, Settings, bool, str], Verdict]
 
+# The bridge has behaviours, checkpoints and compiled programs of its own in every run.
+FORMS = (pytest.param("bridge", marks=pytest.mark.thorough), "auto")
 # Cut short: what the optimizer and the second half do shows in few steps. The runs of `make thorough` go on to their end.
 STEPS = ("hybrid", "indirect", "meta_init", "order", "rank0_loading", "strategies", "transformer")
 SHORTER = {
@@ -91,7 +93,7 @@ def take_cuda_for_granted(program: Program) -> None:
 COMPILED = [run for run in RUNS if "--compile" in run.values[1]["arguments"]]
 
 
-@pytest.mark.parametrize("form", ["bridge", "auto"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("case", "settings"), [run for run in RUNS if run not in COMPILED])
 def test_original_and_migrated_train_the_same(
     case: str, settings: Settings, form: str, trained: Trained
@@ -99,7 +101,7 @@ def test_original_and_migrated_train_the_same(
     assert_the_same(trained(case, settings, False, form), settings)
 
 
-@pytest.mark.parametrize("form", ["bridge", "auto"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("case", "settings"),
     [

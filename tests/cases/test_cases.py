@@ -102,7 +102,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return run
 
 
-@pytest.mark.parametrize("form", ["bridge", "auto"])
+@pytest.mark.parametrize("form", [pytest.param("bridge", marks=pytest.mark.thorough), "auto"])
 @pytest.mark.parametrize(("case", "arguments"), [*cases()])
 def test_a_case_prints_the_same(
     case: str, arguments: list[str], form: str, results: Results
