@@ -27,9 +27,9 @@ def migrated(case: str, form: str = "auto") -> tuple[Report, dict[str, bytes]]:
     return report, {name: after.get(path, path.read_bytes()) for name, path in files.items()}
 
 
-def write_migrated(case: str, folder: Path) -> Path:
+def write_migrated(case: str, folder: Path, form: str = "auto") -> Path:
     """The whole program after the migration, in a folder of its own."""
-    for name, content in migrated(case)[1].items():
+    for name, content in migrated(case, form)[1].items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)

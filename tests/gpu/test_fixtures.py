@@ -8,14 +8,18 @@ import pytest
 from fsdp_migrate.verify.main import verify
 
 from ..bundled import FIXTURES, RUNS
-from ..gallery import write_migrated
+from ..gallery import FORMS, write_migrated
 
 pytestmark = pytest.mark.gpu
 
+# Its optimizer is made above the sharding; in torch's own words it is left behind, as a finding says.
+DIFFERENT = {("order", "torch")}
 
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("case", "settings"), RUNS)
 def test_original_and_migrated_train_the_same(
-    case: str, settings: dict[str, Any], tmp_path: Path
+    case: str, settings: dict[str, Any], form: str, tmp_path: Path
 ) -> None:
     torch = pytest.importorskip("torch")
     devices = torch.cuda.device_count()
@@ -28,7 +32,7 @@ def test_original_and_migrated_train_the_same(
         arguments = ["--nproc", str(ranks)]
     verdict = verify(
         FIXTURES / case / "original" / settings["entry"],
-        write_migrated(case, tmp_path) / settings["entry"],
+        write_migrated(case, tmp_path, form) / settings["entry"],
         ranks=ranks,
         arguments=arguments,
         launcher=settings["launcher"],
@@ -36,4 +40,4 @@ def test_original_and_migrated_train_the_same(
         tolerance=max(settings["tolerance"], 1e-6),
     )
     assert verdict.backend == "nccl"
-    assert verdict.equal, verdict.line()
+    assert verdict.equal is ((case, form) not in DIFFERENT), verdict.line()
