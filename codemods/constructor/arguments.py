@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, shown
-from fsdp_migrate.codemods.constructor.construction import SUBCLASS, Construction, constructions
+from fsdp_migrate.codemods.constructor.construction import (
+    SETTING,
+    SUBCLASS,
+    Construction,
+    constructions,
+)
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.imports import is_pure
@@ -63,7 +68,21 @@ def in_torchs_words(construction: Construction) -> Code:
         except AtRunTime:
             reason = f"{name} is not shown here, or has no word of torch's"
             raise AtRunTime(reason) from None
+    _leave_attributes(construction, code)
     return code
+
+
+def _leave_attributes(construction: Construction, code: Code) -> None:
+    """Lets `like_fsdp1` leave behind what FSDP1's flat parameters lacked; `units` reads `use_orig_params` itself."""
+    context, kept = construction.context, construction.keeps_attributes
+    settings = context.program.tree.having(SETTING.encode())
+    if construction.like_fsdp1 and kept != "True":
+        if not settings.isdisjoint(context.program.reach.of(context.file.path)):
+            code.like_fsdp1.append(f"parameter_attributes={kept}")
+            if "use_orig_params" in code.said:
+                code.said["use_orig_params"] += (
+                    "; attributes of parameters stay only where they did"
+                )
 
 
 def _fixed(

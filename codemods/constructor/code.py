@@ -38,7 +38,7 @@ class Code:
     root: dict[str, str] = field(default_factory=dict)
     units: str = ""
     above: list[str] = field(default_factory=list)
-    like_fsdp1: str = ""
+    like_fsdp1: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)
     imports: list[Import] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class Code:
     def names(self) -> frozenset[str]:
         """The names that the code reads."""
         given = (*self.shared.values(), *self.child.values(), *self.root.values())
-        every = (*given, self.units, *self.above, self.like_fsdp1, *self.below)
+        every = (*given, self.units, *self.above, *self.like_fsdp1, *self.below)
         return frozenset(_NAME.findall(" ".join(every)))
 
 

@@ -86,13 +86,13 @@ class Construction:
         return self.context.form == "auto"
 
     @property
-    def switches(self) -> str:
-        """What `like_fsdp1` is not to keep: FSDP1's flat parameters lacked the attributes of those that they were made of."""
-        value, tree = self.value("use_orig_params"), self.context.program.tree
-        is_flat = self.constant(value) is False if value is not None else not self.unseen
-        paths = self.context.program.reach.of(self.context.file.path)
-        sets_any = is_flat and not tree.having(SETTING.encode()).isdisjoint(paths)
-        return "parameter_attributes=False" if sets_any else ""
+    def keeps_attributes(self) -> str:
+        """Whether attributes of parameters stayed under FSDP1, as source: its flat parameters lacked those of the model's."""
+        value = self.value("use_orig_params")
+        if value is None:
+            return str(bool(self.unseen))
+        constant = self.constant(value)
+        return self.context.source(value) if constant is ... else str(bool(constant))
 
     @property
     def is_written_out(self) -> bool:

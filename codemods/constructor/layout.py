@@ -100,7 +100,7 @@ def in_torchs_words(construction: Construction, code: Code, place: Place) -> lis
         calls.append(f"        fully_shard({unit}{_arguments(code.child)}{shared})")
     calls.append(f"fully_shard({place.model}{_arguments(code.root)}{shared})")
     if construction.like_fsdp1:
-        lines += _under(place.model, [code.like_fsdp1, construction.switches], calls)
+        lines += _under(place.model, calls, code.like_fsdp1)
     else:
         lines += [*calls, *(line.replace("{model}", place.model) for line in code.below)]
     return _instead(construction, place, lines)
@@ -120,12 +120,12 @@ def by_units(construction: Construction, place: Place) -> list[Edit]:
         given = "\n".join([*rows, ""] if is_alike else rows)
     loop = [f"for {name}, {options} in units({given}):", f"    fully_shard({name}, **{options})"]
     if construction.like_fsdp1:
-        loop = _under(place.model, [construction.switches], loop)
+        loop = _under(place.model, loop)
     return _instead(construction, place, loop, as_it_is=is_long)
 
 
-def _under(model: str, options: Iterable[str], lines: list[str]) -> list[str]:
-    given = ", ".join([model, *filter(None, options)])
+def _under(model: str, lines: list[str], options: Iterable[str] = ()) -> list[str]:
+    given = ", ".join([model, *options])
     return [f"with like_fsdp1({given}):", *(indent(line, "    ") for line in lines)]
 
 
@@ -160,7 +160,7 @@ def function(name: str, imports: Iterable[Import], *, like_fsdp1: bool) -> str:
         "for unit, options in units(module, *args, **kwargs):",
         "    fully_shard(unit, **options)",
     ]
-    lines = _under("module", (), loop) if like_fsdp1 else loop
+    lines = _under("module", loop) if like_fsdp1 else loop
     doc = '"""Shards a module with FSDP1\'s arguments, in place."""'
     ordered = sorted(imports, key=lambda need: need[:2])
     own = [f"from {need.module} import {need.name}" for need in ordered]
