@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument, given_keys
+from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.scopes import Assigned, Imported
 
 # FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.15.
 SIGNATURE = tuple(
@@ -32,6 +34,10 @@ CONSTRUCTOR = Rule("FSDP002", "fsdp1-constructor")
 ASSUMPTION = Rule("FSDP003", "assumption")
 UNPACKED = Rule("FSDP004", "dynamic-constructor")
 UNKNOWN = Rule("FSDP019", "unknown-argument")
+
+
+class AtRunTime(Exception):
+    """An argument whose value only a run knows, or which only the runtime gives FSDP2; the message is for users."""
 
 
 class Construction:
@@ -124,10 +130,46 @@ class Construction:
         found = self.context.program.fsdp1(made.node.value, made.file)
         return made.node.attr if found == owner else None
 
+    def shown(self, value: ast.expr) -> ast.expr:
+        """The expression that gives an argument its value, if its code at the constructor has the same one.
+
+        Raises:
+            AtRunTime: if it has not, or another file gives the value.
+        """
+        context, file = self.context, self.context.file
+        made = context.value(value)
+        if made is None or made.file is not file:
+            raise AtRunTime
+        if made.node is not value:
+            reads = file.reads(value) if isinstance(value, ast.Name) else []
+            is_changed = any(isinstance(file.parents[read], ast.Attribute) for read in reads)
+            is_kept = is_pure(context, made.node) and self.is_same(made.node)
+            if is_changed or not is_kept:
+                raise AtRunTime
+        return made.node
+
+    def is_same(self, value: ast.expr) -> bool:
+        """Whether the names in an expression mean at the call what they mean where it is, and have one value."""
+        file = self.context.file
+        for name in (node for node in ast.walk(value) if isinstance(node, ast.Name)):
+            here, there = file.variable(name), file.variable(name, self.call)
+            if (here and here.scope) is not (there and there.scope):
+                return False
+            # The statement of the constructor reads the value of before: `model = FSDP(model)`.
+            own = file.statement(self.call)
+            bindings = [
+                each
+                for each in (here.bindings if here is not None else ())
+                if not isinstance(each, Assigned) or file.statement(each.target) is not own
+            ]
+            if len(bindings) > 1 and not all(isinstance(each, Imported) for each in bindings):
+                return False
+        return True
+
     @property
     def module(self) -> ast.expr | None:
         """The module that is wrapped."""
-        return self.value("module")
+        return next((each.value for each in self.arguments if each.name == "module"), None)
 
 
 def constructions(context: Context) -> list[Construction]:

@@ -8,9 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fsdp_migrate.codemods.constructor import arguments, assumptions, layout, precision
-from fsdp_migrate.codemods.constructor.arguments import ROWS, in_torchs_words
-from fsdp_migrate.codemods.constructor.code import AtRunTime, Code
+from fsdp_migrate.codemods.constructor import assumptions, layout, precision, rows
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
     DIRECT,
@@ -20,9 +18,12 @@ from fsdp_migrate.codemods.constructor.construction import (
     UNKNOWN,
     UNPACKED,
     WRAP,
+    AtRunTime,
     Construction,
     constructions,
 )
+from fsdp_migrate.codemods.constructor.layout import Code
+from fsdp_migrate.codemods.constructor.rows import ROWS, in_torchs_words
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import Argument
@@ -36,7 +37,7 @@ from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
-RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *arguments.RULES, *assumptions.RULES)
+RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *rows.RULES, *assumptions.RULES)
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
 _META = rb"""'meta'|"meta"|init_empty_weights|deferred_init|init_on_device|skip_init"""

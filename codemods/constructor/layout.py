@@ -1,17 +1,55 @@
-"""The code of a constructor on FSDP2, and where it goes: statements in its place, or a function that takes its place."""
+"""The code of a constructor on FSDP2, which its arguments add to, and where it goes: statements in its place, or a function."""
 
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import indent
 
-from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import indentation, spliced
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
+from fsdp_migrate.facts.names import TORCH
+
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+@dataclass(eq=False)
+class Code:
+    """What the arguments of one constructor become.
+
+    Attributes:
+        said: what is said of each argument, by its name.
+        shared: keyword arguments, as source, of every `fully_shard` call.
+        child, root: those of the units below the root, and of the root.
+        units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
+        above: statements in front, with `{model}` for the model.
+        like_fsdp1: keyword arguments of `like_fsdp1`, and `below` the statements that do the same without it.
+        imports: the names that all this uses.
+    """
+
+    said: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, str] = field(default_factory=dict)
+    child: dict[str, str] = field(default_factory=dict)
+    root: dict[str, str] = field(default_factory=dict)
+    units: str = ""
+    above: list[str] = field(default_factory=list)
+    like_fsdp1: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+    imports: list[Import] = field(default_factory=list)
+
+    def use(self, construction: Construction, name: str, module: str = TORCH) -> None:
+        """Lets the file import a name that the code uses."""
+        self.imports.append(Import(module, name, construction.call.func))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the code reads."""
+        given = (*self.shared.values(), *self.child.values(), *self.root.values())
+        every = (*given, self.units, *self.above, *self.like_fsdp1, *self.below)
+        return frozenset(_NAME.findall(" ".join(every)))
 
 
 @dataclass(frozen=True, eq=False)

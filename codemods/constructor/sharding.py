@@ -7,8 +7,8 @@ one `units` makes or reads.
 
 import ast
 
-from fsdp_migrate.codemods.constructor.code import AtRunTime, Code
-from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Rule
 

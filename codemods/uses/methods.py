@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.arguments import are_mixed
+from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.file import last_name

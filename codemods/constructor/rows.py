@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
-from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, shown
 from fsdp_migrate.codemods.constructor.construction import (
     SETTING,
     SUBCLASS,
+    AtRunTime,
     Construction,
     constructions,
 )
+from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.imports import is_pure
@@ -135,7 +136,7 @@ def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, 
 
 
 def _cpu_offload(construction: Construction, value: ast.expr, code: Code) -> str:
-    flag = _offloads(construction, shown(construction, value))
+    flag = _offloads(construction, construction.shown(value))
     if flag is ...:
         raise AtRunTime
     if not flag:
