@@ -21,11 +21,6 @@ SIGNATURE = tuple(
 # Spellings of torch 1.11 to 2.0.
 FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters": "ignored_states"}
 
-# What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`.
-SETTING = (
-    r"\bsetattr\((?:p|w|param\w*),"
-    r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = "
-)
 # What makes units, as findings name it.
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"

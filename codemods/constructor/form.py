@@ -253,7 +253,7 @@ def _by_function(construction: Construction) -> Form:
     inside = [need for need in needs if not _is_free(context, context.file.tree, need)]
 
     def edits() -> list[Edit]:
-        code = layout.function(name, inside, like_fsdp1=construction.like_fsdp1)
+        code = layout.function(construction, name, inside)
         defined = [layout.defined_above(context, top, code)] if first is call else []
         return [*defined, context.rename(cls, name)]
 
@@ -293,9 +293,8 @@ def _are_free(context: Context, at: ast.AST) -> bool:
     """Whether the names of the code mean at a place what they mean to it."""
     scope = context.file.scope_of(at)
     needs = (Import(TORCH, "fully_shard"), Import(RUNTIME, "like_fsdp1"))
-    return not any(map(scope.lookup, _BUILTINS)) and all(
-        _is_free(context, at, need) for need in needs
-    )
+    are_free = all(_is_free(context, at, need) for need in needs)
+    return are_free and not any(map(scope.lookup, _BUILTINS))
 
 
 def _is_free(context: Context, at: ast.AST, need: Import) -> bool:

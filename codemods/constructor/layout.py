@@ -26,7 +26,7 @@ class Code:
         child, root: those of the units below the root, and of the root.
         units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
         above: statements in front, with `{model}` for the model.
-        like_fsdp1: keyword arguments of `like_fsdp1`, and `below` the statements that do the same without it.
+        like_fsdp1: keyword arguments of `like_fsdp1`, or `below` the statements that do the same without it.
         imports: the names that all this uses.
     """
 
@@ -137,10 +137,8 @@ def in_torchs_words(construction: Construction, code: Code, place: Place) -> lis
             calls.append("        # As under FSDP1, the root alone casts its inputs")
         calls.append(f"        fully_shard({unit}{_arguments(code.child)}{shared})")
     calls.append(f"fully_shard({place.model}{_arguments(code.root)}{shared})")
-    if construction.like_fsdp1:
-        lines += _under(place.model, calls, code.like_fsdp1)
-    else:
-        lines += [*calls, *(line.replace("{model}", place.model) for line in code.below)]
+    lines += _under(construction, place.model, calls, code.like_fsdp1)
+    lines += [line.replace("{model}", place.model) for line in code.below]
     return _instead(construction, place, lines)
 
 
@@ -157,12 +155,15 @@ def by_units(construction: Construction, place: Place) -> list[Edit]:
         is_alike = re.match(r"(?: {4}|\t)\S", rows[-1])
         given = "\n".join([*rows, ""] if is_alike else rows)
     loop = [f"for {name}, {options} in units({given}):", f"    fully_shard({name}, **{options})"]
-    if construction.like_fsdp1:
-        loop = _under(place.model, loop)
+    loop = _under(construction, place.model, loop)
     return _instead(construction, place, loop, as_it_is=is_long)
 
 
-def _under(model: str, lines: list[str], options: Iterable[str] = ()) -> list[str]:
+def _under(
+    construction: Construction, model: str, lines: list[str], options: Iterable[str] = ()
+) -> list[str]:
+    if not construction.like_fsdp1:
+        return lines
     given = ", ".join([model, *options])
     return [f"with like_fsdp1({given}):", *(indent(line, "    ") for line in lines)]
 
@@ -188,7 +189,7 @@ def _given(construction: Construction, model: str) -> str:
     return spliced(file.text, edits, start, end - 1)
 
 
-def function(name: str, imports: Iterable[Import], *, like_fsdp1: bool) -> str:
+def function(construction: Construction, name: str, imports: Iterable[Import]) -> str:
     """A function that shards a module with FSDP1's arguments, and returns it; it may be given by its name, too.
 
     Args:
@@ -198,7 +199,7 @@ def function(name: str, imports: Iterable[Import], *, like_fsdp1: bool) -> str:
         "for unit, options in units(module, *args, **kwargs):",
         "    fully_shard(unit, **options)",
     ]
-    lines = _under("module", loop) if like_fsdp1 else loop
+    lines = _under(construction, "module", loop)
     doc = '"""Shards a module with FSDP1\'s arguments, in place."""'
     ordered = sorted(imports, key=lambda need: need[:2])
     own = [f"from {need.module} import {need.name}" for need in ordered]

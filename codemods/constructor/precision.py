@@ -69,9 +69,10 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     buffers = types.pop("buffer_dtype", None)
     if buffers is not None:
         message += f"; buffers are cast to {buffers}"
-        code.like_fsdp1.append(f"buffer_dtype={buffers}")
-        code.below.append(f"cast_buffers({{model}}, {buffers})")
-        if not construction.like_fsdp1:
+        if construction.like_fsdp1:
+            code.like_fsdp1.append(f"buffer_dtype={buffers}")
+        else:
+            code.below.append(f"cast_buffers({{model}}, {buffers})")
             code.use(construction, "cast_buffers", RUNTIME)
     if not types:
         return message

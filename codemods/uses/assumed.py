@@ -9,12 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_migrate.codemods.constructor.construction import (
-    ASSUMPTION,
-    SETTING,
-    Construction,
-    constructions,
-)
+from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction, constructions
+from fsdp_migrate.codemods.constructor.rows import SETTING
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.measured import is_torchs
 from fsdp_migrate.codemods.left.module_names import is_any_module, subject_of

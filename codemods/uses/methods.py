@@ -118,9 +118,8 @@ def _by_torch(context: Context, attribute: ast.Attribute) -> Edit | None:
     call = context.call_of(attribute) if attribute.attr == "clip_grad_norm_" else None
     if call is None or context.form != "torch" or not _torch_will_do(context, call):
         return None
-    return _clip(
-        context, attribute, call, f"{_TORCH}({context.source(attribute.value)}.parameters()"
-    )
+    begins = f"{_TORCH}({context.source(attribute.value)}.parameters()"
+    return _clip(context, attribute, call, begins)
 
 
 def _clip(context: Context, attribute: ast.Attribute, call: ast.Call, begins: str) -> Edit:
