@@ -31,6 +31,8 @@ def of(
 
     assumed = []
     for name, what in ASSUMPTION.table.items():
+        if name == "parameter_attributes" and construction.keeps_attributes == "False":
+            continue  # FSDP1's flat parameters lacked them, too
         if " unless " in what and (name not in WORDS or is_elsewhere(context, name)):
             switch = "class_names" if name == "printing" else name
             assumed.append(f"{what} (like_fsdp1: {switch})")

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument, given_keys
+from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.scopes import Assigned, Imported
 
 # FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.15.
 SIGNATURE = tuple(
@@ -19,11 +21,6 @@ SIGNATURE = tuple(
 # Spellings of torch 1.11 to 2.0.
 FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters": "ignored_states"}
 
-# What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`.
-SETTING = (
-    r"\bsetattr\((?:p|w|param\w*),"
-    r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = "
-)
 # What makes units, as findings name it.
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
@@ -32,6 +29,10 @@ CONSTRUCTOR = Rule("FSDP002", "fsdp1-constructor")
 ASSUMPTION = Rule("FSDP003", "assumption")
 UNPACKED = Rule("FSDP004", "dynamic-constructor")
 UNKNOWN = Rule("FSDP019", "unknown-argument")
+
+
+class AtRunTime(Exception):
+    """An argument whose value only a run knows, or which only the runtime gives FSDP2; the message is for users."""
 
 
 class Construction:
@@ -86,13 +87,13 @@ class Construction:
         return self.context.form == "auto"
 
     @property
-    def switches(self) -> str:
-        """What `like_fsdp1` is not to keep: FSDP1's flat parameters lacked the attributes of those that they were made of."""
-        value, tree = self.value("use_orig_params"), self.context.program.tree
-        is_flat = self.constant(value) is False if value is not None else not self.unseen
-        paths = self.context.program.reach.of(self.context.file.path)
-        sets_any = is_flat and not tree.having(SETTING.encode()).isdisjoint(paths)
-        return "parameter_attributes=False" if sets_any else ""
+    def keeps_attributes(self) -> str:
+        """Whether attributes of parameters stayed under FSDP1, as source: its flat parameters lacked those of the model's."""
+        value = self.value("use_orig_params")
+        if value is None:
+            return str(bool(self.unseen))
+        constant = self.constant(value)
+        return self.context.source(value) if constant is ... else str(bool(constant))
 
     @property
     def is_written_out(self) -> bool:
@@ -124,10 +125,46 @@ class Construction:
         found = self.context.program.fsdp1(made.node.value, made.file)
         return made.node.attr if found == owner else None
 
+    def shown(self, value: ast.expr) -> ast.expr:
+        """The expression that gives an argument its value, if its code at the constructor has the same one.
+
+        Raises:
+            AtRunTime: if it has not, or another file gives the value.
+        """
+        context, file = self.context, self.context.file
+        made = context.value(value)
+        if made is None or made.file is not file:
+            raise AtRunTime
+        if made.node is not value:
+            reads = file.reads(value) if isinstance(value, ast.Name) else []
+            is_changed = any(isinstance(file.parents[read], ast.Attribute) for read in reads)
+            is_kept = is_pure(context, made.node) and self.is_same(made.node)
+            if is_changed or not is_kept:
+                raise AtRunTime
+        return made.node
+
+    def is_same(self, value: ast.expr) -> bool:
+        """Whether the names in an expression mean at the call what they mean where it is, and have one value."""
+        file = self.context.file
+        for name in (node for node in ast.walk(value) if isinstance(node, ast.Name)):
+            here, there = file.variable(name), file.variable(name, self.call)
+            if (here and here.scope) is not (there and there.scope):
+                return False
+            # The statement of the constructor reads the value of before: `model = FSDP(model)`.
+            own = file.statement(self.call)
+            bindings = [
+                each
+                for each in (here.bindings if here is not None else ())
+                if not isinstance(each, Assigned) or file.statement(each.target) is not own
+            ]
+            if len(bindings) > 1 and not all(isinstance(each, Imported) for each in bindings):
+                return False
+        return True
+
     @property
     def module(self) -> ast.expr | None:
         """The module that is wrapped."""
-        return self.value("module")
+        return next((each.value for each in self.arguments if each.name == "module"), None)
 
 
 def constructions(context: Context) -> list[Construction]:

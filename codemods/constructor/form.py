@@ -8,9 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fsdp_migrate.codemods.constructor import arguments, assumptions, layout, precision
-from fsdp_migrate.codemods.constructor.arguments import ROWS, in_torchs_words
-from fsdp_migrate.codemods.constructor.code import AtRunTime, Code
+from fsdp_migrate.codemods.constructor import assumptions, layout, precision, rows
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
     DIRECT,
@@ -20,9 +18,12 @@ from fsdp_migrate.codemods.constructor.construction import (
     UNKNOWN,
     UNPACKED,
     WRAP,
+    AtRunTime,
     Construction,
     constructions,
 )
+from fsdp_migrate.codemods.constructor.layout import Code
+from fsdp_migrate.codemods.constructor.rows import ROWS, in_torchs_words
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import Argument
@@ -36,7 +37,7 @@ from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
-RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *arguments.RULES, *assumptions.RULES)
+RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *rows.RULES, *assumptions.RULES)
 
 _BUILTINS = ("reversed", "list", "isinstance", "dict")
 _META = rb"""'meta'|"meta"|init_empty_weights|deferred_init|init_on_device|skip_init"""
@@ -252,7 +253,7 @@ def _by_function(construction: Construction) -> Form:
     inside = [need for need in needs if not _is_free(context, context.file.tree, need)]
 
     def edits() -> list[Edit]:
-        code = layout.function(name, inside, like_fsdp1=construction.like_fsdp1)
+        code = layout.function(construction, name, inside)
         defined = [layout.defined_above(context, top, code)] if first is call else []
         return [*defined, context.rename(cls, name)]
 
@@ -292,9 +293,8 @@ def _are_free(context: Context, at: ast.AST) -> bool:
     """Whether the names of the code mean at a place what they mean to it."""
     scope = context.file.scope_of(at)
     needs = (Import(TORCH, "fully_shard"), Import(RUNTIME, "like_fsdp1"))
-    return not any(map(scope.lookup, _BUILTINS)) and all(
-        _is_free(context, at, need) for need in needs
-    )
+    are_free = all(_is_free(context, at, need) for need in needs)
+    return are_free and not any(map(scope.lookup, _BUILTINS))
 
 
 def _is_free(context: Context, at: ast.AST, need: Import) -> bool:

@@ -1,17 +1,55 @@
-"""The code of a constructor on FSDP2, and where it goes: statements in its place, or a function that takes its place."""
+"""The code of a constructor on FSDP2, which its arguments add to, and where it goes: statements in its place, or a function."""
 
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import indent
 
-from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import indentation, spliced
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
+from fsdp_migrate.facts.names import TORCH
+
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+@dataclass(eq=False)
+class Code:
+    """What the arguments of one constructor become.
+
+    Attributes:
+        said: what is said of each argument, by its name.
+        shared: keyword arguments, as source, of every `fully_shard` call.
+        child, root: those of the units below the root, and of the root.
+        units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
+        above: statements in front, with `{model}` for the model.
+        like_fsdp1: keyword arguments of `like_fsdp1`, or `below` the statements that do the same without it.
+        imports: the names that all this uses.
+    """
+
+    said: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, str] = field(default_factory=dict)
+    child: dict[str, str] = field(default_factory=dict)
+    root: dict[str, str] = field(default_factory=dict)
+    units: str = ""
+    above: list[str] = field(default_factory=list)
+    like_fsdp1: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+    imports: list[Import] = field(default_factory=list)
+
+    def use(self, construction: Construction, name: str, module: str = TORCH) -> None:
+        """Lets the file import a name that the code uses."""
+        self.imports.append(Import(module, name, construction.call.func))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the code reads."""
+        given = (*self.shared.values(), *self.child.values(), *self.root.values())
+        every = (*given, self.units, *self.above, *self.like_fsdp1, *self.below)
+        return frozenset(_NAME.findall(" ".join(every)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +137,8 @@ def in_torchs_words(construction: Construction, code: Code, place: Place) -> lis
             calls.append("        # As under FSDP1, the root alone casts its inputs")
         calls.append(f"        fully_shard({unit}{_arguments(code.child)}{shared})")
     calls.append(f"fully_shard({place.model}{_arguments(code.root)}{shared})")
-    if construction.like_fsdp1:
-        lines += _under(place.model, [code.like_fsdp1, construction.switches], calls)
-    else:
-        lines += [*calls, *(line.replace("{model}", place.model) for line in code.below)]
+    lines += _under(construction, place.model, calls, code.like_fsdp1)
+    lines += [line.replace("{model}", place.model) for line in code.below]
     return _instead(construction, place, lines)
 
 
@@ -119,13 +155,16 @@ def by_units(construction: Construction, place: Place) -> list[Edit]:
         is_alike = re.match(r"(?: {4}|\t)\S", rows[-1])
         given = "\n".join([*rows, ""] if is_alike else rows)
     loop = [f"for {name}, {options} in units({given}):", f"    fully_shard({name}, **{options})"]
-    if construction.like_fsdp1:
-        loop = _under(place.model, [construction.switches], loop)
+    loop = _under(construction, place.model, loop)
     return _instead(construction, place, loop, as_it_is=is_long)
 
 
-def _under(model: str, options: Iterable[str], lines: list[str]) -> list[str]:
-    given = ", ".join([model, *filter(None, options)])
+def _under(
+    construction: Construction, model: str, lines: list[str], options: Iterable[str] = ()
+) -> list[str]:
+    if not construction.like_fsdp1:
+        return lines
+    given = ", ".join([model, *options])
     return [f"with like_fsdp1({given}):", *(indent(line, "    ") for line in lines)]
 
 
@@ -150,7 +189,7 @@ def _given(construction: Construction, model: str) -> str:
     return spliced(file.text, edits, start, end - 1)
 
 
-def function(name: str, imports: Iterable[Import], *, like_fsdp1: bool) -> str:
+def function(construction: Construction, name: str, imports: Iterable[Import]) -> str:
     """A function that shards a module with FSDP1's arguments, and returns it; it may be given by its name, too.
 
     Args:
@@ -160,7 +199,7 @@ def function(name: str, imports: Iterable[Import], *, like_fsdp1: bool) -> str:
         "for unit, options in units(module, *args, **kwargs):",
         "    fully_shard(unit, **options)",
     ]
-    lines = _under("module", (), loop) if like_fsdp1 else loop
+    lines = _under(construction, "module", loop)
     doc = '"""Shards a module with FSDP1\'s arguments, in place."""'
     ordered = sorted(imports, key=lambda need: need[:2])
     own = [f"from {need.module} import {need.name}" for need in ordered]

@@ -7,8 +7,8 @@ keeps every BatchNorm in full precision.
 
 import ast
 
-from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, shown
-from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
@@ -62,16 +62,17 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     paths = context.program.reach.of(context.file.path)
     if has_policy and not context.program.tree.having(_NORMS).isdisjoint(paths):
         raise AtRunTime
-    types = _fields(context, shown(construction, value))
+    types = _fields(context, construction.shown(value))
     if types is None or not types.keys() <= {"param_dtype", "reduce_dtype", "buffer_dtype"}:
         raise AtRunTime
     message = "becomes MixedPrecisionPolicy; inputs are cast at the root only, as in FSDP1"
     buffers = types.pop("buffer_dtype", None)
     if buffers is not None:
         message += f"; buffers are cast to {buffers}"
-        code.like_fsdp1 = f"buffer_dtype={buffers}"
-        code.below.append(f"cast_buffers({{model}}, {buffers})")
-        if not construction.like_fsdp1:
+        if construction.like_fsdp1:
+            code.like_fsdp1.append(f"buffer_dtype={buffers}")
+        else:
+            code.below.append(f"cast_buffers({{model}}, {buffers})")
             code.use(construction, "cast_buffers", RUNTIME)
     if not types:
         return message

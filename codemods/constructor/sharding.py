@@ -7,8 +7,8 @@ one `units` makes or reads.
 
 import ast
 
-from fsdp_migrate.codemods.constructor.code import AtRunTime, Code
-from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Rule
 
@@ -41,10 +41,9 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     """What the runtime does with a strategy."""
     if construction.is_none(argument.value):
         return FULL_SHARD, "None is FULL_SHARD, FSDP2's default"
-    member = construction.member(argument.value, "ShardingStrategy")
-    if member in _STRATEGIES:
-        return _STRATEGIES[member]
-    return DYNAMIC, "the runtime reads the strategy when the program runs"
+    member = construction.member(argument.value, "ShardingStrategy") or ""
+    dynamic = (DYNAMIC, "the runtime reads the strategy when the program runs")
+    return _STRATEGIES.get(member, dynamic)
 
 
 def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
@@ -54,4 +53,4 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
         raise AtRunTime
     if member == "SHARD_GRAD_OP":
         code.shared["reshard_after_forward"] = "False"
-    return _STRATEGIES[member][1]
+    return ""

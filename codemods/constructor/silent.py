@@ -85,9 +85,8 @@ def _strings(context: Context) -> Iterator[Hit]:
         around = file.parents[node]
         if _WRAPPED in text and not isinstance(around, ast.Expr):
             if not is_taken_off(file, node):
-                yield Hit(
-                    file, node, "looks for the wrapper in names", "drop that part of the name"
-                )
+                edit = "drop that part of the name"
+                yield Hit(file, node, "looks for the wrapper in names", edit)
         elif text in _CLASSES and isinstance(around, ast.Compare):
             others = [context.source(each) for each in (around.left, *around.comparators)]
             if any("__name__" in each or "type(" in each or "__class__" in each for each in others):
@@ -121,9 +120,8 @@ def _children(context: Context) -> Iterator[Hit]:
     file = context.file
     for name in ("children", "named_children"):
         for attribute in file.attributes.get(name, ()):
-            is_walked = isinstance(
-                file.parents[file.parents[attribute]], ast.For | ast.comprehension
-            )
+            around = file.parents[file.parents[attribute]]
+            is_walked = isinstance(around, ast.For | ast.comprehension)
             if context.can_be_model(attribute.value) and not is_walked:
                 edit = f"take the parts of {context.source(attribute.value)} by their names"
                 yield Hit(file, attribute, "takes parts by their place in the wrapper", edit)
@@ -134,9 +132,7 @@ def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
     file = context.file
     for compare in file.of(ast.Compare):
         sides = (compare.left, *compare.comparators)
-        if len(sides) != 2 or not isinstance(
-            compare.ops[0], ast.Eq | ast.NotEq | ast.Is | ast.IsNot | ast.In | ast.NotIn
-        ):
+        if len(sides) != 2 or isinstance(compare.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
             continue
         for side, other in (sides, sides[::-1]):
             classes = frozenset(_modules(context, other)) if _is_type(side) else frozenset()
@@ -154,10 +150,7 @@ def _is_type(side: ast.expr) -> bool:
 
 def _modules(context: Context, expression: ast.expr) -> Iterator[str]:
     """The names of what may be classes of modules in an expression."""
-    each = (
-        expression.elts if isinstance(expression, ast.Tuple | ast.List | ast.Set) else [expression]
-    )
-    for cls in each:
+    for cls in getattr(expression, "elts", [expression]):
         if isinstance(cls, ast.Name | ast.Attribute):
             meanings = context.program.meanings(cls, context.file)
             if meanings and all(_may_be_module(context, meaning) for meaning in meanings):
@@ -169,10 +162,9 @@ def _may_be_module(context: Context, meaning: object) -> bool:
         return meaning.dotted.startswith("torch.nn.") and meaning.dotted != "torch.nn.Parameter"
     if not isinstance(meaning, Definition) or not isinstance(meaning.node, ast.ClassDef):
         return False
-    above = [each for each in context.program.classes_above(meaning) if isinstance(each, External)]
-    return any(each.dotted.startswith("torch.nn.") for each in above) or any(
-        each.dotted.partition(".")[0] not in _NO_MODULES for each in above
-    )
+    above = context.program.classes_above(meaning)
+    paths = [each.dotted for each in above if isinstance(each, External)]
+    return any(p.startswith("torch.nn.") or p.partition(".")[0] not in _NO_MODULES for p in paths)
 
 
 # Bases of what is no module.

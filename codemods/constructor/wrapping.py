@@ -7,8 +7,8 @@ FSDP1 does.
 
 import ast
 
-from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, is_same, shown
-from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Rule
@@ -34,7 +34,7 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
 def policy(construction: Construction, value: ast.expr, code: Code) -> str:
     """The units by class."""
     context = construction.context
-    shown(construction, value)
+    construction.shown(value)
     classes = named_classes(construction)
     if not classes or not all(_is_unit(context, cls) for cls in classes):
         raise AtRunTime
@@ -55,7 +55,7 @@ def named_classes(construction: Construction) -> list[ast.expr]:
         return []
     given = _collection(context, made)
     elements = list(given.elts) if isinstance(given, ast.Set | ast.List | ast.Tuple) else []
-    return elements if all(is_same(context, cls, construction.call) for cls in elements) else []
+    return elements if all(map(construction.is_same, elements)) else []
 
 
 def _collection(context: Context, made: Value) -> ast.expr | None:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, SETTING, constructions
+from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction, constructions
+from fsdp_migrate.codemods.constructor.rows import SETTING
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.left.measured import is_torchs
 from fsdp_migrate.codemods.left.module_names import is_any_module, subject_of
@@ -137,15 +138,20 @@ def _before(context: Context) -> Iterator[Line]:
     file = context.file
     taking = ("parameters", "named_parameters")
     for named in (each for name in taking for each in file.attributes.get(name, ())):
-        line = _sharded_below(context, named.value)
-        for around in file.ancestors(named) if line else ():
+        below = _sharded_below(context, named.value)
+        if below is None:
+            continue
+        line = below.call.lineno
+        for around in file.ancestors(named):
             if isinstance(around, ast.Call) and is_torchs(context, around.func):
                 if "optim" in next(iter(context.dotted(around.func))):
                     yield Line("older_optimizers", around, _OLDER.format(line))
             elif isinstance(around, ast.For):
                 names = {getattr(each, "id", "") for each in ast.walk(around.target)}
                 stores = (each for each in ast.walk(around) if _sets_attribute(each, names))
-                yield from (Line("parameter_attributes", s, _LOST.format(line)) for s in stores)
+                is_flat = below.keeps_attributes == "False"  # they were lost under FSDP1, too
+                message = "" if is_flat else _LOST.format(line)
+                yield from (Line("parameter_attributes", s, message) for s in stores)
 
 
 def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
@@ -158,15 +164,15 @@ def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
     return getattr(node.value, "id", 0) in names and not is_own
 
 
-def _sharded_below(context: Context, model: ast.expr) -> int:
-    """The line of the constructor, below in the same function, that wraps a model or what it is a part of; 0 if none does."""
+def _sharded_below(context: Context, model: ast.expr) -> Construction | None:
+    """The constructor, below in the same function, that wraps a model or what it is a part of."""
     file, path = context.file, f"{ast.unparse(model)}."
     for each in constructions(context):
         if each.module is not None and path.startswith(f"{ast.unparse(each.module)}."):
             same = file.function(each.call) is file.function(model)
             if same and each.call.lineno > model.lineno and not context.can_be_model(model):
-                return each.call.lineno
-    return 0
+                return each
+    return None
 
 
 def _names(context: Context) -> Iterator[Line]:

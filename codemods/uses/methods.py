@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.arguments import are_mixed
+from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.facts.file import last_name
@@ -118,9 +118,8 @@ def _by_torch(context: Context, attribute: ast.Attribute) -> Edit | None:
     call = context.call_of(attribute) if attribute.attr == "clip_grad_norm_" else None
     if call is None or context.form != "torch" or not _torch_will_do(context, call):
         return None
-    return _clip(
-        context, attribute, call, f"{_TORCH}({context.source(attribute.value)}.parameters()"
-    )
+    begins = f"{_TORCH}({context.source(attribute.value)}.parameters()"
+    return _clip(context, attribute, call, begins)
 
 
 def _clip(context: Context, attribute: ast.Attribute, call: ast.Call, begins: str) -> Edit:

@@ -6,7 +6,7 @@ The runtime serves every type but LOCAL_STATE_DICT, of a model in any form; savi
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.arguments import are_mixed
+from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.edit.text import comments_between
 from fsdp_migrate.codemods.imports import removal, spent

@@ -16,7 +16,7 @@ from model import Block, Net
 
 def main():
     model = Net()
-    model = FSDP(model)
+    model = FSDP(model, use_orig_params=True)
     optimizer = torch.optim.AdamW(model.parameters())
 """
 ALWAYS = (
@@ -95,6 +95,15 @@ def test_what_is_assumed_where_it_matters(line: str, tmp_path: Path) -> None:
         assert _said(tmp_path, f"import used\n{TRAIN}", **elsewhere) == said
 
 
+@pytest.mark.parametrize("given", ["", "use_orig_params=False", "use_orig_params=flag", "**more"])
+def test_flat_parameters_lacked_attributes_under_fsdp1_too(given: str, tmp_path: Path) -> None:
+    setting = "for p in model.parameters():\n        p.expert = True\n    model = FSDP("
+    text = TRAIN.replace("use_orig_params=True", given).replace("model = FSDP(", setting)
+    assert ("parameter_attributes" in str(_assumed(tmp_path, text))) == (
+        given in ("use_orig_params=flag", "**more")
+    )
+
+
 @pytest.mark.parametrize("line", BREAKS)
 def test_what_breaks_one_is_found_at_its_line(line: str, tmp_path: Path) -> None:
     text = f"{TRAIN}    {line}\n"
@@ -118,7 +127,7 @@ def test_a_batch_norm_in_low_precision_is_assumed_away(tmp_path: Path) -> None:
     options = (
         "auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=MixedPrecision(torch.bfloat16)"
     )
-    text = TRAIN.replace("FSDP(model)", f"FSDP(model, {options})")
+    text = TRAIN.replace("FSDP(model, ", f"FSDP(model, {options}, ")
     said = _said(tmp_path, text)
     assert any(each.startswith("changes in silence unless no BatchNorm") for each in said)
     read = text.replace("ModuleWrapPolicy({Block})", "policy")  # `units` takes care of them
@@ -134,10 +143,10 @@ def test_silent_ones_come_first(tmp_path: Path) -> None:
 
 
 def test_a_constructor_that_stays_assumes_nothing(tmp_path: Path) -> None:
-    text = TRAIN.replace("FSDP(model)", "FSDP(model, mesh=mesh)")
+    text = TRAIN.replace("FSDP(model, ", "FSDP(model, mesh=mesh, ")
     assert _said(tmp_path, text) == []
 
 
 def test_other_forms_of_the_call_assume_the_same(tmp_path: Path) -> None:
-    text = TRAIN.replace("model = FSDP(model)", "models = [FSDP(model)]")
+    text = TRAIN.replace("model = FSDP(model, use_orig_params=True)", "models = [FSDP(model)]")
     assert _said(tmp_path, text) == _said(tmp_path, TRAIN)

@@ -5,8 +5,8 @@ from textwrap import indent
 
 import pytest
 
-from fsdp_migrate.codemods.constructor.arguments import ROWS
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
+from fsdp_migrate.codemods.constructor.rows import ROWS
 
 from .test_examples import analyse
 

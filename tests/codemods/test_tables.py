@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.codemods.constructor import precision, sharding
-from fsdp_migrate.codemods.constructor.arguments import ROWS
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
+from fsdp_migrate.codemods.constructor.rows import ROWS
 from fsdp_migrate.codemods.uses import assumed, scaler, state_dicts
 from fsdp_migrate.facts import names
 from fsdp_migrate.runtime import units

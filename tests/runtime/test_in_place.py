@@ -246,6 +246,16 @@ def test_each_quirk_can_be_switched_off() -> None:
     assert acted() == {}
 
 
+@pytest.mark.parametrize("original", [False, True])
+def test_parameters_keep_attributes_where_fsdp1_kept_the_parameters(original: bool) -> None:
+    model = nn.Linear(4, 4)
+    model.weight.no_decay = True  # type: ignore[attr-defined]
+    with runtime.like_fsdp1(model):
+        for module, options in runtime.units(model, use_orig_params=original):
+            fully_shard(module, **options)
+    assert hasattr(model.weight, "no_decay") == original
+
+
 def test_models_without_like_fsdp1_are_left_alone() -> None:
     literal()
     plain = fully_shard(nn.Linear(4, 4))

@@ -5,8 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
-from fsdp_migrate.codemods.constructor.code import AtRunTime, Code, shown
-from fsdp_migrate.codemods.constructor.construction import SUBCLASS, Construction, constructions
+from fsdp_migrate.codemods.constructor.construction import (
+    SUBCLASS,
+    AtRunTime,
+    Construction,
+    constructions,
+)
+from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.imports import is_pure
@@ -25,19 +30,36 @@ SYNC = Rule("FSDP208", "sync-module-states")
 INIT_FUNCTION = Rule("FSDP210", "param-init-fn")
 IGNORED = Rule("FSDP212", "ignored-modules")
 
+# What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`.
+SETTING = (
+    r"\bsetattr\((?:p|w|param\w*),"
+    r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = "
+)
+
 
 @dataclass(frozen=True)
 class Row:
     """What one argument means under FSDP2.
 
     Attributes:
-        say: its rule, and what the runtime does with the value given.
-        write: adds a value other than None to the code in torch's words and says what becomes of it; raises AtRunTime where
-            the file does not show it, or torch has no words for it.
+        write: adds a value other than None to the code in torch's words and says what becomes of it, "" where `say` does;
+            raises AtRunTime where the file does not show it, or torch has no words for it.
+        rule: its rule; or a function that gives this and the text, by the value.
+        text: what the runtime does with the value, and `off` where that is None or False, if it is something else.
     """
 
-    say: Callable[[Construction, Argument], tuple[Rule, str]]
     write: Callable[[Construction, ast.expr, Code], str]
+    rule: Rule | Callable[[Construction, Argument], tuple[Rule, str]]
+    text: str = ""
+    off: str = ""
+
+    def say(self, construction: Construction, argument: Argument) -> tuple[Rule, str]:
+        """Its rule, and what the runtime does with the value given."""
+        if not isinstance(self.rule, Rule):
+            return self.rule(construction, argument)
+        constant = construction.constant(argument.value)
+        is_off = constant is None or constant is False  # 0 is a device
+        return self.rule, self.off if is_off and self.off else self.text
 
 
 def in_torchs_words(construction: Construction) -> Code:
@@ -53,55 +75,42 @@ def in_torchs_words(construction: Construction) -> Code:
         name, value, row = argument.name, argument.value, ROWS.get(argument.name)
         if row is None:  # the module
             continue
+        # None switches prefetching off.
+        is_default = construction.is_none(value) and name != "backward_prefetch"
         try:
-            if not construction.is_none(value):
-                code.said[name] = row.write(construction, value, code)
-            elif name == "backward_prefetch":  # which switches prefetching off
-                raise AtRunTime
-            else:
-                code.said[name] = row.say(construction, argument)[1]
+            said = "" if is_default else row.write(construction, value, code)
+            code.said[name] = said or row.say(construction, argument)[1]
         except AtRunTime:
             reason = f"{name} is not shown here, or has no word of torch's"
             raise AtRunTime(reason) from None
+    _leave_attributes(construction, code)
     return code
 
 
-def _fixed(
-    rule: Rule, text: str, off: str = ""
-) -> Callable[[Construction, Argument], tuple[Rule, str]]:
-    """The rule and a text that is the same for all values, but for None and False where there is one for them."""
+def _leave_attributes(construction: Construction, code: Code) -> None:
+    """Lets `like_fsdp1` leave behind what FSDP1's flat parameters lacked; `units` reads `use_orig_params` itself."""
+    context, kept = construction.context, construction.keeps_attributes
+    if not construction.like_fsdp1 or kept == "True":
+        return
+    paths = context.program.reach.of(context.file.path)
+    if not context.program.tree.having(SETTING.encode()).isdisjoint(paths):
+        code.like_fsdp1.append(f"parameter_attributes={kept}")
+        if "use_orig_params" in code.said:
+            code.said["use_orig_params"] += "; attributes of parameters stay only where they did"
 
-    def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
-        constant = construction.constant(argument.value)
-        is_off = constant is None or constant is False  # 0 is a device
-        return rule, off if is_off and off else text
 
-    return say
-
-
-def _no_effect(rule: Rule, text: str) -> Row:
+def _no_effect(construction: Construction, value: ast.expr, code: Code) -> str:
     """An argument that means nothing under FSDP2, whatever its value."""
-
-    def write(construction: Construction, value: ast.expr, code: Code) -> str:
-        if not is_pure(construction.context, value):
-            raise AtRunTime
-        return text
-
-    return Row(_fixed(rule, text), write)
+    if not is_pure(construction.context, value):
+        raise AtRunTime
+    return ""
 
 
-def _only_off(rule: Rule, text: str, off: str) -> Row:
+def _only_off(construction: Construction, value: ast.expr, code: Code) -> str:
     """An argument that is left to the runtime unless it is None or False."""
-
-    def write(construction: Construction, value: ast.expr, code: Code) -> str:
-        if construction.constant(value) is not False:
-            raise AtRunTime
-        return off
-
-    return Row(_fixed(rule, text, off), write)
-
-
-_NOT_OFFLOADED = "nothing is offloaded, as by default"
+    if construction.constant(value) is not False:
+        raise AtRunTime
+    return ""
 
 
 def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, str]:
@@ -112,18 +121,22 @@ def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, 
             "the runtime reads it: CPUOffloadPolicy() if its flag is set, else nothing is offloaded"
         )
         return CPU_OFFLOAD, text
-    return CPU_OFFLOAD, "the runtime offloads with CPUOffloadPolicy()" if flag else _NOT_OFFLOADED
+    return (
+        CPU_OFFLOAD,
+        "the runtime offloads with CPUOffloadPolicy()"
+        if flag
+        else "nothing is offloaded, as by default",
+    )
 
 
 def _cpu_offload(construction: Construction, value: ast.expr, code: Code) -> str:
-    flag = _offloads(construction, shown(construction, value))
+    flag = _offloads(construction, construction.shown(value))
     if flag is ...:
         raise AtRunTime
-    if not flag:
-        return _NOT_OFFLOADED
-    code.shared["offload_policy"] = "CPUOffloadPolicy()"
-    code.use(construction, "CPUOffloadPolicy")
-    return "becomes CPUOffloadPolicy() in every unit"
+    if flag:
+        code.shared["offload_policy"] = "CPUOffloadPolicy()"
+        code.use(construction, "CPUOffloadPolicy")
+    return "becomes CPUOffloadPolicy() in every unit" if flag else ""
 
 
 def _offloads(construction: Construction, made: ast.expr) -> object:
@@ -190,13 +203,11 @@ def _device_id(construction: Construction, value: ast.expr, code: Code) -> str:
 def _sets(construction: Construction, call: ast.Call, device: ast.expr) -> bool:
     """Whether a call of the file makes a device current, by the same words, and not below the constructor."""
     context, here = construction.context, construction.call
-    is_below = context.file.function(call) is context.file.function(here) and (
-        call.lineno > here.lineno
-    )
+    is_beside = context.file.function(call) is context.file.function(here)
+    if len(call.args) != 1 or (is_beside and call.lineno > here.lineno):
+        return False
     return (
-        not is_below
-        and len(call.args) == 1
-        and isinstance(call.func, ast.Name | ast.Attribute)
+        isinstance(call.func, ast.Name | ast.Attribute)
         and bool(context.dotted(call.func) & _SETTERS)
         and context.source(call.args[0]) == context.source(device)
     )
@@ -206,7 +217,7 @@ def _sync(construction: Construction, value: ast.expr, code: Code) -> str:
     """A broadcast in front of the sharding."""
     constant, device = construction.constant(value), construction.value("device_id")
     if constant is False:
-        return "nothing is broadcast, as by default"
+        return ""
     if constant is not True:
         raise AtRunTime
     where = "" if device is None else f", device={construction.context.source(device)}"
@@ -215,60 +226,66 @@ def _sync(construction: Construction, value: ast.expr, code: Code) -> str:
     return "parameters and buffers are broadcast from rank 0 before the model is sharded"
 
 
-_IGNORED = _only_off(
-    IGNORED, "the runtime leaves these parameters whole in every unit", "None: nothing is ignored"
+_IGNORED = Row(
+    _only_off,
+    IGNORED,
+    "the runtime leaves these parameters whole in every unit",
+    "None: nothing is ignored",
 )
-
 ROWS = {
-    "process_group": _only_off(
-        sharding.GROUP, "the runtime makes a mesh of this group's ranks", "all ranks, the default"
+    "process_group": Row(
+        _only_off,
+        sharding.GROUP,
+        "the runtime makes a mesh of this group's ranks",
+        "all ranks, the default",
     ),
-    "sharding_strategy": Row(sharding.say, sharding.strategy),
-    "cpu_offload": Row(_say_offload, _cpu_offload),
-    "auto_wrap_policy": Row(wrapping.say, wrapping.policy),
+    "sharding_strategy": Row(sharding.strategy, sharding.say),
+    "cpu_offload": Row(_cpu_offload, _say_offload),
+    "auto_wrap_policy": Row(wrapping.policy, wrapping.say),
     "backward_prefetch": Row(
-        _fixed(
-            BACKWARD_PREFETCH,
-            "FSDP2 always prefetches as BACKWARD_PRE does",
-            "the runtime switches prefetching off",
-        ),
         _backward_prefetch,
+        BACKWARD_PREFETCH,
+        "FSDP2 always prefetches as BACKWARD_PRE does",
+        "the runtime switches prefetching off",
     ),
-    "mixed_precision": Row(precision.say, precision.precision),
+    "mixed_precision": Row(precision.precision, precision.say),
     "ignored_modules": _IGNORED,
-    "param_init_fn": _only_off(
+    "param_init_fn": Row(
+        _only_off,
         INIT_FUNCTION,
         "the runtime initializes each unit before it shards it, as FSDP1 did",
         "None: nothing to initialize",
     ),
     "device_id": Row(
-        _fixed(
-            DEVICE_ID,
-            "the runtime makes this device the current one and moves the model there",
-            "None: the model is on its device already",
-        ),
         _device_id,
+        DEVICE_ID,
+        "the runtime makes this device the current one and moves the model there",
+        "None: the model is on its device already",
     ),
     "sync_module_states": Row(
-        _fixed(
-            SYNC,
-            "the runtime broadcasts parameters and buffers from rank 0 before it shards",
-            "nothing is broadcast, as by default",
-        ),
         _sync,
+        SYNC,
+        "the runtime broadcasts parameters and buffers from rank 0 before it shards",
+        "nothing is broadcast, as by default",
     ),
-    "forward_prefetch": _only_off(
+    "forward_prefetch": Row(
+        _only_off,
         FORWARD_PREFETCH,
         "the runtime records the order of the units and prefetches in that order",
         "off, as by default",
     ),
-    "limit_all_gathers": _no_effect(LIMIT, "no effect under FSDP2, which needs no limit"),
-    "use_orig_params": _no_effect(
-        USE_ORIG_PARAMS, "no effect under FSDP2, which always keeps the original parameters"
+    "limit_all_gathers": Row(_no_effect, LIMIT, "no effect under FSDP2, which needs no limit"),
+    "use_orig_params": Row(
+        _no_effect,
+        USE_ORIG_PARAMS,
+        "no effect under FSDP2, which always keeps the original parameters",
     ),
     "ignored_states": _IGNORED,
-    "device_mesh": _only_off(
-        sharding.MESH, "the runtime takes the mesh and reads its shape", "all ranks, the default"
+    "device_mesh": Row(
+        _only_off,
+        sharding.MESH,
+        "the runtime takes the mesh and reads its shape",
+        "all ranks, the default",
     ),
 }
 RULES = (
