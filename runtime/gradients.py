@@ -98,7 +98,7 @@ def no_sync(model: nn.Module) -> Iterator[None]:
 
 
 def _drop_what_was_cleared(group: Any) -> None:
-    if any(_is_cleared(parameter) for parameter in group.fsdp_params):
+    if hasattr(group, "_shows_unreduced") and any(map(_is_cleared, group.fsdp_params)):
         for parameter in group.fsdp_params:
             drop_unreduced_gradient(parameter)
 
@@ -126,11 +126,11 @@ def _reduce(
 
 def _show_unreduced(group: Any) -> None:
     """Puts a placeholder, one number of memory, where FSDP1 has the gradient that is not reduced."""
+    group._shows_unreduced = True
     for parameter in group.fsdp_params:
         sharded = parameter.sharded_param
         if not sharded.requires_grad:
             continue
-        parameter._was_unreduced = True
         if sharded.grad is None:
             one = torch.ones((), dtype=sharded.dtype, device=sharded.to_local().device)
             placeholder = parameter.to_sharded_dtensor(one.expand(sharded.to_local().shape))
@@ -141,8 +141,11 @@ def _show_unreduced(group: Any) -> None:
 
 def _hide(group: Any) -> None:
     """Takes the placeholders away: the gradients are about to be reduced."""
+    if not hasattr(group, "_shows_unreduced"):  # as in nearly every step
+        return
+    del group._shows_unreduced
     for parameter in group.fsdp_params:
-        parameter._was_unreduced = False
+        parameter._shown_version = None
         if is_unreduced(parameter.sharded_param.grad):
             parameter.sharded_param.grad = None
 
@@ -160,7 +163,7 @@ def as_fsdp1_shows(gradient: torch.Tensor) -> torch.Tensor:
 
 def _is_cleared(parameter: Any) -> bool:
     """Whether the program cleared the gradient since :func:`_show_unreduced`."""
-    if not getattr(parameter, "_was_unreduced", False):
+    if getattr(parameter, "_shown_version", None) is None:
         return False
     gradient = parameter.sharded_param.grad
     if gradient is None:

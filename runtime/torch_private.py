@@ -179,8 +179,8 @@ def post_forward(unit: Any, output: Any, shows_sharded: bool) -> Any:
         return output
     _hook_dataclasses(state, output)
     if shows_sharded and state._state_ctx.iter_forward_root is None:
-        for below in units_of(unit):
-            for group in parameter_groups(below):
+        for below in state._state_ctx.all_states:
+            for group in parameter_groups(below._modules[0]):
                 show_sharded(group)
     return output
 
