@@ -72,7 +72,7 @@ tests: $(STAMP)
 
 # What `test` leaves out: more ranks, more runs of the bundled programs, more random examples, an installation by pip.
 thorough: $(STAMP) torches coverage
-	$(BIN)/pytest -n 2 -m "thorough and not gpu"
+	$(BIN)/pytest -n 2 --dist loadscope -m "thorough and not gpu"
 	$(BIN)/pytest -n 2 -m slow
 	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not thorough and not slow" --hypothesis-profile=thorough tests/hostile tests/codemods tests/fuzz
 
@@ -96,7 +96,7 @@ coverage: $(STAMP)
 torches: $(TORCHES:%=torch-%)
 
 torch-%: .venv-torch-%/.installed
-	.venv-torch-$*/bin/pytest -m "ranks and not thorough" tests/behaviour
+	.venv-torch-$*/bin/pytest -m ranks tests/behaviour
 
 .venv-torch-newest/.installed: look-again
 .PHONY: look-again
