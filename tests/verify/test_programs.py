@@ -92,7 +92,7 @@ def test_the_norm_is_the_norm_of_the_whole_gradient(run: RunProgram) -> None:
     assert plain.grad_norms[0] == pytest.approx(run("original").grad_norms[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("tolerance", [0, 1e-6])
+@pytest.mark.parametrize("tolerance", [0, pytest.param(1e-6, marks=pytest.mark.thorough)])
 def test_a_saved_moving_average_that_stands_is_caught(tolerance: float, programs: Path) -> None:
     def differs(*arguments: str) -> Verdict:
         scripts = programs / "original.py", programs / "migrated.py"
