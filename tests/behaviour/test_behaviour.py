@@ -24,6 +24,7 @@ MARKS = {2: [pytest.mark.ranks], 4: [pytest.mark.thorough]}
 # Areas about what the runtime does by the same functions for both forms. There the bridge is for ``make thorough``, but for
 # what holds on it alone; its constructor, its forward and its state dict, which are its own, are in the others.
 SHARED = {
+    "accumulation",
     "clipping",
     "grad_scaler",
     "older_optimizer_states",
