@@ -19,6 +19,10 @@ TORCHES := 2.8 2.11 2.14.1 newest
 FLOOR := 87
 EXAMPLE := fixtures/transformer/original
 
+# The modules that are imported are compiled once and kept, also where the environment says not to: else each of the tests'
+# many processes compiles torch for itself, which is most of the time that it takes to start.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test lint types lines tests thorough fuzz coverage torches fixtures gpu dev clean docs
 .DELETE_ON_ERROR:
 .PRECIOUS: .venv-torch-%/.installed
@@ -50,8 +54,9 @@ lint: $(STAMP)
 
 # A copy of its own, so that the commit hook, which runs this, leaves an editable install as it is.
 types: $(BIN)/mypy
-	rm -rf build/lib .venv/types
-	$(BIN)/python -m pip install --quiet --no-compile --no-deps --target .venv/types .
+	rm -rf .venv/types && mkdir .venv/types
+	cp -R fsdp_migrate .venv/types
+	cp -R codemods runtime .venv/types/fsdp_migrate
 	cd .venv && MYPYPATH=types bin/mypy --config-file ../pyproject.toml -p fsdp_migrate
 
 $(BIN)/mypy:
@@ -67,7 +72,7 @@ tests: $(STAMP)
 
 # What `test` leaves out: more ranks, more runs of the bundled programs, more random examples, an installation by pip.
 thorough: $(STAMP) torches coverage
-	$(BIN)/pytest -n 2 -m "thorough and not gpu"
+	$(BIN)/pytest -n 2 --dist loadscope -m "thorough and not gpu"
 	$(BIN)/pytest -n 2 -m slow
 	$(BIN)/pytest -n 2 -m "not gpu and not ranks and not thorough and not slow" --hypothesis-profile=thorough tests/hostile tests/codemods tests/fuzz
 
@@ -91,7 +96,7 @@ coverage: $(STAMP)
 torches: $(TORCHES:%=torch-%)
 
 torch-%: .venv-torch-%/.installed
-	.venv-torch-$*/bin/pytest -m "ranks and not thorough" tests/behaviour
+	.venv-torch-$*/bin/pytest -m ranks tests/behaviour
 
 .venv-torch-newest/.installed: look-again
 .PHONY: look-again

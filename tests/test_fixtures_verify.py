@@ -28,7 +28,7 @@ SHORTER = {
     **{case: ["--steps", "5"] for case in STEPS},
     "resume": ["--steps", "6"],
     "precision": ["--epochs", "1"],
-    "finetune": ["--num_epochs", "1"],
+    "finetune": ["--num_epochs", "1", "--train_samples", "48", "--eval_samples", "16"],
     "mnist": ["--epochs", "1", "--train-size", "256"],
 }
 
@@ -89,12 +89,24 @@ def take_cuda_for_granted(program: Program) -> None:
     assert asked
 
 
+# tests/behaviour and tests/verify show the same of these strategies.
+ELSEWHERE = {"hybrid", "strategies --strategy none"}
+
 # FSDP1 itself fails under dynamo on a CPU (2.13); where CUDA is emulated, nothing is compiled.
 COMPILED = [run for run in RUNS if "--compile" in run.values[1]["arguments"]]
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("case", "settings"), [run for run in RUNS if run not in COMPILED])
+@pytest.mark.parametrize(
+    ("case", "settings"),
+    [
+        pytest.param(
+            *run.values, id=run.id, marks=pytest.mark.thorough if run.id in ELSEWHERE else run.marks
+        )
+        for run in RUNS
+        if run not in COMPILED
+    ],
+)
 def test_original_and_migrated_train_the_same(
     case: str, settings: Settings, form: str, trained: Trained
 ) -> None:

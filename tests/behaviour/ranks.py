@@ -1,4 +1,4 @@
-"""Runs behaviours under several gloo ranks: ``python -m behaviour.ranks RANKS FOLDER [NAME...]``, in ``tests/``.
+"""Runs behaviours under several gloo ranks: ``python -m behaviour.ranks RANKS FOLDER [NAME[:FORM]...]``, in ``tests/``.
 
 Those of an area share processes, forked from here, and their group until one fails: on one rank, it would leave the others
 of the next in another collective.
@@ -130,19 +130,23 @@ def is_recorded(folder: Path, name: str, ranks: int) -> bool:
 def main(ranks: int, folder: Path, names: list[str]) -> None:
     fsdp1_on_cpu()
     # To develop a behaviour: FSDP1 beside itself.
-    forms = {"fsdp1": FSDP1} if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else FORMS
-    chosen = [
-        behaviour
-        for name, behaviour in BEHAVIOURS.items()
-        if behaviour.ranks == ranks and (not names or name in names)
-    ]
+    every = {"fsdp1": FSDP1} if os.environ.get("BEHAVIOUR_OF") == "fsdp1" else FORMS
+    asked = {*names}
+
+    def forms(name: str) -> dict[str, Api]:
+        whole = not asked or name in asked
+        return {form: api for form, api in every.items() if whole or f"{name}:{form}" in asked}
+
+    chosen = [each for each in BEHAVIOURS.values() if each.ranks == ranks and forms(each.name)]
     for _, area in groupby(chosen, key=lambda behaviour: behaviour.area):
-        run_tasks(ranks, folder, [(each.name, partial(run_one, each, forms)) for each in area])
+        run_tasks(
+            ranks, folder, [(each.name, partial(run_one, each, forms(each.name))) for each in area]
+        )
     others = {f"check.{name}": check for name, check in CHECKS.items()}
     for name, fault in FAULTS.items():
         others[f"fault.{name}"] = fault.behaviour.ranks, partial(run_fault, fault)
     tasks = [(name, task) for name, (takes, task) in others.items() if takes == ranks]
-    run_tasks(ranks, folder, [task for task in tasks if not names or task[0] in names])
+    run_tasks(ranks, folder, [task for task in tasks if not asked or task[0] in asked])
 
 
 if __name__ == "__main__":

@@ -21,11 +21,33 @@ EVERY = list(BEHAVIOURS.values())
 # More than two ranks on two cores take their time: they are for ``make thorough``.
 MARKS = {2: [pytest.mark.ranks], 4: [pytest.mark.thorough]}
 
+# Areas about what the runtime does by the same functions for both forms. There the bridge is for ``make thorough``, but for
+# what holds on it alone; its constructor, its forward and its state dict, which are its own, are in the others.
+SHARED = {
+    "accumulation",
+    "clipping",
+    "grad_scaler",
+    "older_optimizer_states",
+    "optimizer_parameters",
+    "optimizers",
+    "precision",
+    "state_dict_types",
+    "trained_parameters",
+    "whole_parameters",
+    "writeback",
+}
+
+
+def marks(behaviour: Behaviour, form: str) -> list[pytest.MarkDecorator]:
+    again = form == "bridge" and not behaviour.in_place
+    shared = behaviour.name.partition(".")[0] in SHARED
+    return [*MARKS[behaviour.ranks], *[pytest.mark.thorough] * (again and shared)]
+
 
 @pytest.mark.parametrize(
     ("behaviour", "form"),
     [
-        pytest.param(b, form, id=f"{b.name}-{form}", marks=MARKS[b.ranks])
+        pytest.param(b, form, id=f"{b.name}-{form}", marks=marks(b, form))
         for b in EVERY
         for form in ("bridge", "in place", *["torch"] * b.torch)
     ],

@@ -30,23 +30,26 @@ RESUMED = [
 ]
 
 
-def run_all(folder: Path) -> None:
+def run_all(folder: Path, names: set[str]) -> None:
+    """Trains the ways, and runs the faults and the checks, with these names."""
     fsdp1_on_cpu()
     warnings.simplefilter("ignore")
-    for way in WAYS:
+    faults = {fault: planted for fault, planted in FAULTS.items() if fault in names}
+    needed = names | {way for way, _ in faults.values()}
+    for way in (way for way in WAYS if way in needed):
         for form in FORMS:
             record(folder, f"{way}.{form}", partial(losses, folder, way, form))
         for form, of in RESUMED:
             record(folder, f"{way}.{form} of {of}", partial(losses, folder, way, form, of))
-    for fault, (way, plant) in FAULTS.items():
+    for fault, (way, plant) in faults.items():
         if dist.get_rank() == 0:
             file = folder / f"{way} original" / "both.pt"
             both = torch.load(file)
             plant(both)
             torch.save(both, file)
         record(folder, f"fault-{fault}", partial(losses, folder, way, "bridge", "original"))
-    for name, check in CHECKS.items():
-        record(folder, f"check-{name}", check)
+    for name in (name for name in CHECKS if name in names):
+        record(folder, f"check-{name}", CHECKS[name])
 
 
 def losses(folder: Path, way: str, form: str, of: str = "") -> dict[str, Any]:
@@ -87,5 +90,5 @@ def change_buffers(model: nn.Module) -> None:
                 buffer.add_(0.05)
 
 
-def main(folder: Path) -> None:
-    run_ranks(RANKS, folder, lambda rank: run_all(folder))
+def main(folder: Path, names: set[str]) -> None:
+    run_ranks(RANKS, folder, lambda rank: run_all(folder, names))

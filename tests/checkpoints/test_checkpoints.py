@@ -12,9 +12,12 @@ from .ways import FAULTS, WAYS
 
 pytestmark = pytest.mark.ranks
 
+# What others and tests/behaviour show of them, too.
+MARKS = dict.fromkeys(("ties", "type", "shards-flat"), pytest.mark.thorough)
+
 
 @pytest.mark.parametrize("run", [*FORMS, *(f"{form} of {of}" for form, of in RESUMED)])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [pytest.param(way, marks=MARKS.get(way, ())) for way in WAYS])
 def test_trains_like_the_original(results: Results, way: str, run: str) -> None:
     found, whole = results[f"{way}.{run}"], results[f"{way}.original"]
     assert [result.get("error") for result in found] == [None] * RANKS

@@ -1,9 +1,14 @@
 import gc
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from ..forkserver import ForkServer
 
 
 @pytest.fixture(scope="module")
@@ -13,6 +18,22 @@ def one_rank() -> Iterator[None]:
     yield
     gc.collect()  # models first: FSDP1's may abort the process if its group goes before them
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def fresh(fork_server: ForkServer, tmp_path: Path) -> Callable[[str], None]:
+    """Runs a program to its end in a process that has imported torch, and not the runtime."""
+
+    def run(program: str) -> None:
+        script, output = tmp_path / "program.py", tmp_path / "output"
+        script.write_text(program)
+        (tmp_path / "sitecustomize.py").write_text("")
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        command = [sys.executable, str(script)]
+        ended = fork_server.run(command, tmp_path, environment, output, timeout=60)
+        assert ended.status == 0, output.read_text()
+
+    return run
 
 
 @pytest.fixture

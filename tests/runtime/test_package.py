@@ -45,9 +45,10 @@ def test_all_names_what_is_there() -> None:
     assert all(hasattr(runtime, name) for name in runtime.__all__)
 
 
-# One interpreter that has imported torch: each import of the runtime is in a process forked from it.
+# One interpreter that has imported torch, with all that the runtime needs of it: each import of that is in a process forked
+# from it.
 IMPORTS = """
-import os, sys, torch, warnings
+import os, sys, torch, torch._dynamo, torch.distributed.fsdp, warnings
 for version, silenced in {cases}:
     if not os.fork():
         torch.__version__ = version

@@ -30,6 +30,19 @@ RunProgram = Callable[..., Run]
 ADAM = ("--optimizer", "Adam", "--lr", "0.01")
 
 
+def test_torchrun_is_recorded_like_what_is_forked(
+    run: RunProgram, request: pytest.FixtureRequest
+) -> None:
+    forked = run("original")
+    request.getfixturevalue("interpreters")
+    launched = run("original", "--steps", "4")  # the same, which runs once more
+    assert len(launched.ranks) == 2
+    assert [rank.losses for rank in launched.ranks] == [rank.losses for rank in forked.ranks]
+    assert compare(launched, forked, 0).bitwise
+    assert last_apart(launched, forked) == 0
+
+
+@pytest.mark.thorough
 @pytest.mark.usefixtures("interpreters")
 def test_torchrun_end_to_end(programs: Path, tmp_path: Path) -> None:
     arguments = [
@@ -92,7 +105,7 @@ def test_the_norm_is_the_norm_of_the_whole_gradient(run: RunProgram) -> None:
     assert plain.grad_norms[0] == pytest.approx(run("original").grad_norms[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("tolerance", [0, 1e-6])
+@pytest.mark.parametrize("tolerance", [0, pytest.param(1e-6, marks=pytest.mark.thorough)])
 def test_a_saved_moving_average_that_stands_is_caught(tolerance: float, programs: Path) -> None:
     def differs(*arguments: str) -> Verdict:
         scripts = programs / "original.py", programs / "migrated.py"
@@ -148,6 +161,7 @@ def test_a_program_that_crashes_under_torchrun(programs: Path) -> None:
 LIMIT = 100.0
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("interpreters")
 def test_a_program_that_hangs_ends_with_the_time(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
