@@ -19,6 +19,7 @@ _WIDTH = 200
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
 _TORCHRUN = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
 _FRAME = re.compile(r'File "(.+)", line (\d+)')
+_RAISED = re.compile(r"^  File .*\n(?: .*\n|\n)*(\S.*)", re.MULTILINE)
 _LOST = re.compile(
     r"Connection (reset|closed) by peer|gloo/transport|Broken pipe|remote process exited"
 )
@@ -116,18 +117,17 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
         if int(code) < 0 and int(code) != _TERMINATED and int(number) not in told:
             reason = f"rank {number} ended by signal {-int(code)}"
             return scene.failed(reason, scene.errors(int(number)))
+    details = endings[0].failure.strip() if endings else scene.output
     if not endings:
-        reason, details = f"exit status {scene.outcome.status}", scene.output
+        reason = f"exit status {scene.outcome.status}"
     elif _LOST.search(endings[0].failure):
-        details = endings[0].failure.strip()
-        lost = {ending.rank for ending in endings}
-        left = [_name(rank.rank) for rank in scene.ranks if rank.rank not in lost]
+        left = [_name(rank.rank) for rank in scene.ranks if rank.rank not in told]
         others = " and ".join(left) or "another rank"
         reason = f"{_name(endings[0].rank)} was in a collective when {others} had left the program"
-    elif endings[0].failure:
-        details = endings[0].failure.strip()
-        who = _process(scene, endings[0])
-        reason = f"{who} raised {details.splitlines()[-1]}{_raised_at(scene, details)}"
+    elif details:
+        # A message may go on for lines, of which the first one has the exception's name.
+        raised = (_RAISED.findall(details) or details.splitlines())[-1]
+        reason = f"{_process(scene, endings[0])} raised {raised}{_raised_at(scene, details)}"
     else:  # torch.multiprocessing.spawn hands an exception of its processes to the one that started them
         reason = f"{_process(scene, endings[0])} ended with exit status {endings[0].status}"
         details = scene.errors(endings[0].rank)

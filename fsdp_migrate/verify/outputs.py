@@ -14,7 +14,7 @@ from fsdp_migrate.verify.values import beyond
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?(?![\w])")
 _COSTS = re.compile(
     r"(?:\b|_)(sec(ond)?s?|m?s|minutes?|hours?|time|elapsed|took|eta|mem(ory)?|[kmg]i?b|throughput|speed|tflops|mfu)\b"
-    r"|/s\b|per sec|it/s|s/it|\d(ms|s|mib|gib|mb|gb)\b|\d:\d\d|\d{4}-\d\d-\d\d|/\w+/|0x",
+    r"|/s\b|per (sec|minute|hour|day)|it/s|s/it|\d(ms|s|mib|gib|mb|gb)\b|\d:\d\d|\d{4}-\d\d-\d\d|/\w+/|0x",
     re.IGNORECASE,
 )
 """What differs from run to run: times, memory, addresses and paths. These lines are left out."""

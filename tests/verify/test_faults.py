@@ -87,12 +87,14 @@ def test_endless_output_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer"
+TRACE = 'Traceback (most recent call last):\n  File "/x.py", line 1, in <module>\n    f()\nKeyError: no state:\n'
 
 
 @pytest.mark.parametrize(
     ("others", "reason"),
     [
         ({1: (1, "ValueError: no data")}, "rank 1 raised ValueError: no data"),
+        ({1: (1, TRACE + "\tof x\nof y")}, "rank 1 raised KeyError: no state:"),
         ({-1: (1, "ValueError: no")}, "tool.py, a process that is no rank, raised ValueError: no"),
         ({1: (0, "")}, "rank 0 was in a collective when rank 1 had left the program"),
         ({1: (1, LOST)}, "rank 0 was in a collective when another rank had left the program"),

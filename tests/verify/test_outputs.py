@@ -33,6 +33,7 @@ def run(*outputs: str) -> Run:
         ("accuracy 1.5e-3", "accuracy 1.9e-3", True),
         ("epoch took 3.2s", "epoch took 9.9s", False),
         ("avg_epoch_time, 3.2", "avg_epoch_time, 9.9", False),
+        ("overall token per day: 17350984", "overall token per day: 35109127", False),
         ("memory 312 MiB", "memory 900 MiB", False),
         ("wrote /tmp/run1/x.pt", "wrote /tmp/run2/x.pt", False),
         ("a 1\na 2", "a 2\na 1", False),  # ranks that share an output
