@@ -26,13 +26,18 @@ _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
 _BUILT = frozenset({"build", "dist", "venv"})
 _WORDS = (b"fullyshardeddataparallel", b"torch.distributed._composable")
 # What takes parameters, and asks them what sharded ones answer otherwise, maybe those of a model that another file shards.
-_TAKES = Search(rb"parameters\(|\bparam_groups\b|\.grad\b|optimizer|Optimizer")
+_TAKES = Search(rb"parameters\(|\bparam_groups\b|\.grad\b")
 _ASKS = Search(
     rb"clip_grad_norm_|all_reduce|numel\(|nelement\(|\.grad\.|allclose\(|isfinite\(|isnan\(|isinf\(|\bnorm|\.n?dim\b"
     rb"|len\(\w+\.shape|[(*=]\w+\.(?:\w+\.)?s(?:hape|ize)\b"
 )
 _ACCELERATE = Search(
     rb"import[^\n]*\bAccelerator\b|accelerator\.|Trainer\)\s*:|\bTrainer\(|:\s*[\w.]*Trainer\b"
+)
+# More than a word in a docstring: beside what joins words in code, in a comment, or as a name that is bound.
+_CODE = re.compile(
+    rb"[\w.\"'=-]fsdp|fsdp(?:[\w\"'()\]]|\.\w|[ \t]*=)|(?:#|\bimport\b|\bas\b|\r).*fsdp"
+    rb"|^[ \t]*fsdp(?:,|:|\s*$)|[{(,][ \t]*fsdp:"
 )
 _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
@@ -60,7 +65,7 @@ class Discovered:
 
 
 def mentions_fsdp(data: bytes, path: str = "") -> bool:
-    """Whether a file can hold an FSDP construct, by a byte search; a configuration must set it."""
+    """Whether a file can hold an FSDP construct, by a byte search; a configuration must set it, code more than speak of it."""
     lowered = data.lower()
     is_named = b"fsdp" in lowered
     if path.endswith(CONFIGURATIONS):
@@ -69,6 +74,8 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
             return any(_SETTING.search(line) for line, low in lines if b"fsdp" in low)
         is_settings = b"transformer_layer_cls_to_wrap" in lowered or b"min_num_params" in lowered
         return is_settings and "fsdp" in os.path.basename(path)
+    named = (line for line in lowered.split(b"\n") if b"fsdp" in line) if is_named else ()
+    is_named = any(map(_CODE.search, named))
     return is_named or any(word in lowered for word in _WORDS)
 
 

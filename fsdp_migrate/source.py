@@ -30,7 +30,7 @@ TOO_MUCH = "does not parse: nested too deeply, or too large for this machine's m
 # The first words of each module of a copy of the runtime.
 MARK = "# Vendored by fsdp-migrate"
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
-_IMPORTED = re.compile(r"^\s*(?:from|import)\s+(\w[\w.]*)(?:\s+import\s+(\w+))?")
+_IMPORTED = re.compile(r"[ \t]*(?:from|import)[ \t]+(\w[\w.]*)(?:[ \t]+import[ \t]+(\w+))?")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,9 @@ class Folders:
         if RUNTIME in text:
             return INSTALLED
         places = self._roots(os.fspath(path.parent))
-        lines = (_IMPORTED.match(line) for line in text.splitlines() if "import" in line)
+        ends = (found.start() for found in re.finditer("import", text))
+        starts = (max(text.rfind("\n", 0, end), text.rfind("\r", 0, end)) + 1 for end in ends)
+        lines = (_IMPORTED.match(text, start) for start in starts)
         for module, member in dict.fromkeys(found.groups("") for found in lines if found):
             first = module.partition(".")[0]
             for root, names in places:

@@ -47,7 +47,7 @@ class Prepared(Models):
                 found.add(str(file.path))
         return found
 
-    def constructors(self, file: File) -> list[ast.Call]:
+    def _constructors(self, file: File) -> list[ast.Call]:
         """None: which arguments FSDP1 has here, no call in Python says."""
         return []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,11 +90,11 @@ class Program:
         self.references: dict[File, dict[ast.expr, str]] = {}
         self._once: dict[tuple[Callable[..., Any], tuple[object, ...]], Any] = {}
         self._mentioning = frozenset(self._loaded)
-        self._calls: dict[str, list[tuple[File, ast.Call]]] = {}
-        self._aliases: dict[File, set[str]] = {}
+        self.fsdp1_aliases = cache(self._fsdp1_aliases)
         self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
-        self._dotted: dict[ast.expr, frozenset[str]] = {}
-        self._definitions: dict[ast.expr, Definition | None] = {}
+        self.dotted = cache(self._dotted)
+        self.definition = cache(self._definition)
+        self.calls = cache(self._calls)
 
     def find(self, dotted: str, importer: File) -> File | None:
         """The file that `import dotted` inside `importer` means; None if it is not part of the run."""
@@ -142,18 +142,16 @@ class Program:
         attributes = self.fsdp1_words & file.attributes.keys()
         return bool(self.fsdp1_aliases(file) or attributes or file.stars)
 
-    def fsdp1_aliases(self, file: File) -> set[str]:
+    def _fsdp1_aliases(self, file: File) -> set[str]:
         """The names that some scope of a file binds to one of FSDP1's."""
-        if file not in self._aliases:
-            self._aliases[file] = {
-                name
-                for scope in file.scopes
-                for name in scope.bindings.keys() & file.aliases
-                if any(self._may_lead_to_fsdp1(each, file) for each in scope.bindings[name])
-                for meaning in self._bound(name, file, scope, scope.bindings[name], False)
-                if isinstance(meaning, External) and fsdp1_name(meaning.dotted)
-            }
-        return self._aliases[file]
+        return {
+            name
+            for scope in file.scopes
+            for name in scope.bindings.keys() & file.aliases
+            if any(self._may_lead_to_fsdp1(each, file) for each in scope.bindings[name])
+            for meaning in self._bound(name, file, scope, scope.bindings[name], False)
+            if isinstance(meaning, External) and fsdp1_name(meaning.dotted)
+        }
 
     def _may_lead_to_fsdp1(self, binding: Binding, file: File) -> bool:
         """Whether a name may be one of FSDP1's: most imports are of other names, and from other packages."""
@@ -162,7 +160,7 @@ class Program:
         path = self.tree.locate(binding.module, file.folder)
         return path is not None and path in self._mentioning
 
-    def dotted(self, expression: ast.expr, file: File) -> frozenset[str]:
+    def _dotted(self, expression: ast.expr, file: File) -> frozenset[str]:
         """The dotted paths outside the program that an expression can mean.
 
         Two where a name is imported under `try` or `if`; none if it is the program's own, or not known: a name is followed
@@ -170,11 +168,8 @@ class Program:
         """
         if not (isinstance(expression, ast.Constant) or _leads_away(expression, file)):
             return frozenset()
-        if expression not in self._dotted:
-            found = self._meanings(expression, file, file.scope_of(expression), False)
-            paths = frozenset(m.dotted for m in found if isinstance(m, External))
-            self._dotted[expression] = paths
-        return self._dotted[expression]
+        found = self._meanings(expression, file, file.scope_of(expression), False)
+        return frozenset(m.dotted for m in found if isinstance(m, External))
 
     def definitions(self, expression: ast.expr, file: File) -> list[Definition]:
         """The functions and classes that an expression can mean, of the files that mention FSDP."""
@@ -183,23 +178,25 @@ class Program:
         found = self._meanings(expression, file, file.scope_of(expression), False)
         return [meaning for meaning in found if isinstance(meaning, Definition)]
 
-    def calls(self, name: str) -> list[tuple[File, ast.Call]]:
+    def _calls(self, name: str) -> list[tuple[File, ast.Call]]:
         """The calls of what has a name, in the files that mention FSDP."""
-        if name not in self._calls:
-            self._calls[name] = [
-                (file, call) for file in self.files for call in file.calls.get(name, ())
-            ]
-        return self._calls[name]
+        return [(file, call) for file, calls in self._by_name.get(name, ()) for call in calls]
 
-    def definition(self, expression: ast.expr, file: File) -> Definition | None:
+    @cached_property
+    def _by_name(self) -> dict[str, list[tuple[File, list[ast.Call]]]]:
+        found: dict[str, list[tuple[File, list[ast.Call]]]] = {}
+        for file in self.files:
+            for name, calls in file.calls.items():
+                found.setdefault(name, []).append((file, calls))
+        return found
+
+    def _definition(self, expression: ast.expr, file: File) -> Definition | None:
         """The program's function or class that an expression means."""
         if isinstance(expression, ast.Attribute) and not _leads_away(expression, file):
             return None
-        if expression not in self._definitions:
-            found = self.meanings(expression, file)
-            only = found[0] if len(found) == 1 else None
-            self._definitions[expression] = only if isinstance(only, Definition) else None
-        return self._definitions[expression]
+        found = self.meanings(expression, file)
+        only = found[0] if len(found) == 1 else None
+        return only if isinstance(only, Definition) else None
 
     def meanings(self, expression: ast.expr, file: File) -> tuple[Meaning, ...]:
         """All that an expression can mean; a fallback (`FSDP = None`) is no meaning of its own."""

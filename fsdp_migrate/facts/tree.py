@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 
-from fsdp_migrate.facts.file import File, module_name
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
 
@@ -32,7 +32,7 @@ class Tree:
     def __init__(self, paths: Iterable[str], data: dict[str, bytes] | None = None) -> None:
         self.paths = list(paths)
         self._data = {} if data is None else data
-        self._found: dict[bytes, frozenset[str]] = {}
+        self.having = cache(self._having)
         self._located: dict[tuple[str, str], str | None] = {}
         # The paths by the last part of their module's name, and all names that are in them.
         self._by_last: dict[str, list[str]] = {}
@@ -52,12 +52,10 @@ class Tree:
                 self._data[path] = b""
         return self._data[path]
 
-    def having(self, pattern: bytes) -> frozenset[str]:
+    def _having(self, pattern: bytes) -> frozenset[str]:
         """The files in which a pattern is found; each is looked for once."""
-        if pattern not in self._found:
-            has = Search(pattern)
-            self._found[pattern] = frozenset(path for path in self.paths if has(self.data(path)))
-        return self._found[pattern]
+        has = Search(pattern)
+        return frozenset(path for path in self.paths if has(self.data(path)))
 
     def locate(self, dotted: str, folder: str) -> str | None:
         """The path of the file that `import dotted` means in a file of a folder.
@@ -113,9 +111,9 @@ class Reach:
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
-        self._texts: dict[str, str] = {}
-        self._imports: dict[str, tuple[str, ...]] = {}
         self.of = cache(self._of)
+        self.text = cache(self._text)
+        self.imports = cache(self._imports)
         self._read = cache(self._names_read)
 
     def _of(self, path: Path) -> list[str]:
@@ -156,17 +154,13 @@ class Reach:
                 names.update(["*"] if listed == "*" else [attribute, *_WORD.findall(listed)])
         return names, texts
 
-    def text(self, path: str) -> str:
+    def _text(self, path: str) -> str:
         """The source of a file; "" if it cannot be read."""
-        if path not in self._texts:
-            self._texts[path] = self.tree.data(path).decode(errors="replace")
-        return self._texts[path]
+        return self.tree.data(path).decode(errors="replace")
 
-    def imports(self, path: str) -> tuple[str, ...]:
+    def _imports(self, path: str) -> tuple[str, ...]:
         """The files that one imports itself."""
-        if path not in self._imports:
-            self._imports[path] = tuple(dict.fromkeys(self._imported(path)))
-        return self._imports[path]
+        return tuple(dict.fromkeys(self._imported(path)))
 
     def importers(self, path: str) -> list[str]:
         """The files that import one themselves."""
@@ -192,10 +186,8 @@ class Reach:
         return list(found)
 
     def _imported(self, path: str) -> Iterator[str]:
-        package, folder = module_name(Path(path)).split("."), os.path.dirname(path)
-        if not path.endswith(f"{os.sep}__init__.py"):
-            package.pop()
-        text = self.text(path)
+        folder = os.path.dirname(path)
+        text = self.tree.data(path).decode(errors="replace")
         for found in _IMPORT.finditer(text):
             before = _FROM.fullmatch(text, text.rfind("\n", 0, found.start()) + 1, found.start())
             if before is None:  # the word is inside of a line
@@ -205,9 +197,11 @@ class Reach:
                 continue
             dotted = _WORD.findall(found[1])
             if source is not None:
-                level = len(source) - len(source.lstrip("."))
-                above = [*package[: len(package) - level + 1], ""] if level else []
-                source = (".".join(above) + source[level:]).rstrip(".")  # of `from .. import x`
+                module = source.lstrip(".")
+                if level := len(source) - len(module):  # of `from .. import x`
+                    package = folder.split(os.sep)[1:]
+                    above = package[: len(package) - level + 1]
+                    source = ".".join([*above, module]).rstrip(".")
                 dotted = [source, *(f"{source}.{name}" for name in dotted)]
             for each in dotted:
                 located = self.tree.locate(each.strip("."), folder)

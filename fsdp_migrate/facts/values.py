@@ -108,25 +108,27 @@ def reaches(file: File, target: ast.AST, use: ast.AST) -> bool:
     Not where it comes later, or in another branch of the same `if`, unless a loop is around both. Functions run in an
     order that only a run knows, so between two of them the answer is yes.
     """
-    above, around = _within_function(file, target), _within_function(file, use)
-    if above[-1] is not around[-1]:
+    around = _within_function(file, use)
+    part, above = None, target
+    while above not in around:
+        if above not in file.parents or (part and isinstance(above, _FUNCTIONS)):
+            return True  # they are in two functions
+        part, above = above, file.parents[above]
+    is_before = _end(file, target) <= getattr(use, "lineno", 0)
+    if is_before and not isinstance(above, ast.If | ast.IfExp):
         return True
-    inside = set(around)
-    place = next(place for place, node in enumerate(above) if node in inside)
-    if any(isinstance(node, _LOOPS) for node in above[place:]):
+    chain, place = [*around], around[above]
+    if any(isinstance(node, _LOOPS) for node in chain[place:]):
         return True
-    if _end(file, target) > getattr(use, "lineno", 0):
-        return False
-    decision = above[place]
-    parts = above[:place][-1:] + around[: around.index(decision)][-1:]  # that lead to either
-    return {_branch(decision, part) for part in parts} != {"body", "orelse"}
+    parts = (*([part] if part else ()), *chain[:place][-1:])  # that lead to either
+    return is_before and {_branch(above, each) for each in parts} != {"body", "orelse"}
 
 
-def _within_function(file: File, node: ast.AST) -> list[ast.AST]:
-    """A node and what is around it, up to the function that it is in, or the file."""
-    found, parent = [node], file.parents.get(node)
+def _within_function(file: File, node: ast.AST) -> dict[ast.AST, int]:
+    """A node and what is around it, up to the function that it is in, or the file, each with its place."""
+    found, parent = {node: 0}, file.parents.get(node)
     while parent is not None:
-        found.append(parent)
+        found[parent] = len(found)
         parent = None if isinstance(parent, _FUNCTIONS) else file.parents.get(parent)
     return found
 

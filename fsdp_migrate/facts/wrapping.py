@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from functools import cached_property
+from functools import cache, cached_property
 
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import CLASS
@@ -19,15 +19,13 @@ class Wrapping:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._constructors: dict[File, list[ast.Call]] = {}
+        self.constructors = cache(self._constructors)
 
-    def constructors(self, file: File) -> list[ast.Call]:
+    def _constructors(self, file: File) -> list[ast.Call]:
         """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
-        if file not in self._constructors:
-            can_wrap = self.subclasses or self.program.may_mean_fsdp1(file)
-            calls = file.of(ast.Call) if can_wrap else ()
-            self._constructors[file] = [call for call in calls if self.is_constructor(call, file)]
-        return self._constructors[file]
+        can_wrap = self.subclasses or self.program.may_mean_fsdp1(file)
+        calls = file.of(ast.Call) if can_wrap else ()
+        return [call for call in calls if self.is_constructor(call, file)]
 
     def is_constructor(self, call: ast.Call, file: File) -> bool:
         """Whether a call wraps a model."""

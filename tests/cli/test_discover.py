@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.discover import discover
+from fsdp_migrate.discover import discover, mentions_fsdp
 
 
 def write(folder: Path, *names: str) -> None:
@@ -160,3 +160,23 @@ def test_odd_names(folder: Path, repository: Any) -> None:
     odd = ["with space.py", "ünïcode.py", 'quote".py', "new\nline.py", "[red]x.py", "-dash.py"]
     write(folder, *odd)
     assert names(folder, ".") == sorted(odd)
+
+
+def test_a_sentence_is_no_mention_of_fsdp() -> None:
+    """A docstring may speak of FSDP; code, a bound name and a comment beside code are about it."""
+    for text in (
+        "Supports FSDP, Megatron and\nvLLM (e.g., FSDP FP32).",
+        "is invariant to fsdp/megatron",
+    ):
+        assert not mentions_fsdp(f'"""{text}"""\nx = 1\n'.encode(), "a.py")
+    for text in (
+        "from wrapping import FSDP, load",
+        "from wrapping import (\n    FSDP,\n    load,\n)",
+        "model = FSDP(model)",
+        "isinstance(model, FSDP)",
+        "train(fsdp = 'full_shard')",
+        "size = config.fsdp_size",
+        "model(batch)  # for FSDP",
+        "x = 1\r# for FSDP\rmodel(batch)",
+    ):
+        assert mentions_fsdp(text.encode(), "a.py"), text
