@@ -34,10 +34,10 @@ _ASKS = Search(
 _ACCELERATE = Search(
     rb"import[^\n]*\bAccelerator\b|accelerator\.|Trainer\)\s*:|\bTrainer\(|:\s*[\w.]*Trainer\b"
 )
-# More than a word in a docstring: beside what joins words in code, in a comment, or as a name that is bound.
+# More than a word of a docstring: it is beside what joins words in code, in a comment, or a name; `import *` binds any name.
 _CODE = re.compile(
     rb"[\w.\"'=-]fsdp|fsdp(?:[\w\"'()\]]|\.\w|[ \t]*=)|(?:#|\bimport\b|\bas\b|\r).*fsdp"
-    rb"|^[ \t]*fsdp(?:,|:|\s*$)|[{(,][ \t]*fsdp:"
+    rb"|^[ \t]*(?:[\w, ]+,[ \t]*)?fsdp[ \t]*(?:,|:|\s*$)|[{,][ \t]*fsdp:|[([=][ \t]*fsdp\b"
 )
 _PROGRAMS = (".py", ".ipynb")
 _KINDS = (*_PROGRAMS, *CONFIGURATIONS)
@@ -74,8 +74,8 @@ def mentions_fsdp(data: bytes, path: str = "") -> bool:
             return any(_SETTING.search(line) for line, low in lines if b"fsdp" in low)
         is_settings = b"transformer_layer_cls_to_wrap" in lowered or b"min_num_params" in lowered
         return is_settings and "fsdp" in os.path.basename(path)
-    named = (line for line in lowered.split(b"\n") if b"fsdp" in line) if is_named else ()
-    is_named = any(map(_CODE.search, named))
+    if is_named and b"import *" not in lowered:
+        is_named = any(_CODE.search(line) for line in lowered.split(b"\n") if b"fsdp" in line)
     return is_named or any(word in lowered for word in _WORDS)
 
 

@@ -176,6 +176,9 @@ def test_a_sentence_is_no_mention_of_fsdp() -> None:
         "isinstance(model, FSDP)",
         "train(fsdp = 'full_shard')",
         "size = config.fsdp_size",
+        "from wrappers import (\n    DDP, FSDP, Other,\n)",
+        "train(FSDP, model)",
+        "from wrappers import *\nchosen = DDP or FSDP",
         "model(batch)  # for FSDP",
         "x = 1\r# for FSDP\rmodel(batch)",
     ):
