@@ -92,8 +92,9 @@ coverage: $(STAMP)
 	$(BIN)/coverage report --format=total --fail-under=$(FLOOR)
 
 # The runtime reaches into torch's private parts, which differ between releases: the oldest one, some in between, and the
-# newest that the registry has.
-torches: $(TORCHES:%=torch-%)
+# newest that the registry has. Two side by side: one is installed while the other's tests run.
+torches:
+	$(MAKE) --jobs=2 $(TORCHES:%=torch-%)
 
 torch-%: .venv-torch-%/.installed
 	.venv-torch-$*/bin/pytest -m ranks tests/behaviour
@@ -101,10 +102,15 @@ torch-%: .venv-torch-%/.installed
 .venv-torch-newest/.installed: look-again
 .PHONY: look-again
 
-.venv-torch-%/.installed: $(SOURCES)
+.venv-torch-%/.installed: dist/.built
 	$(PYTHON) -m venv $(@D)
-	rm -rf build
-	$(@D)/bin/python -m pip install --quiet --no-compile $(if $(filter newest,$*),--upgrade torch,"torch==$*.*") ".[runtime,dev]"
+	$(@D)/bin/python -m pip install --quiet --no-compile $(if $(filter newest,$*),--upgrade torch,"torch==$*.*") \
+	    "$$(echo dist/*.whl)[runtime,dev]"
+	@touch $@
+
+dist/.built: $(SOURCES)
+	rm -rf build dist
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@touch $@
 
 # What the tool makes of the bundled programs, written anew: read the difference before it is committed.

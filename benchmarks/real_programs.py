@@ -43,7 +43,8 @@ CALLS = {
     construction.WRAP,
 }
 
-TEXT = "*.py", "*.yaml", "*.toml", "*.json", "*.md", "*.rst"
+# What of a repository is fetched: its text, not its data, which JSON is but for open_lm's models.
+TEXT = "*.py", "*.yaml", "*.toml", "*.md", "*.rst", "**/model_configs/*.json"
 
 
 def clone(name: str, folder: Path) -> None:
@@ -63,7 +64,9 @@ def clone(name: str, folder: Path) -> None:
             url = f"https://github.com/{repository}"
             git = ["git", "-C", str(made)]
             commands = [
-                ["git", "clone", "--quiet", "--filter=blob:none", "--no-checkout", url, str(made)],
+                ["git", "init", "--quiet", str(made)],
+                [*git, "remote", "add", "origin", url],
+                [*git, "fetch", "--quiet", "--depth=1", "--filter=blob:none", "origin", commit],
                 [*git, "sparse-checkout", "set", "--no-cone", *TEXT],
                 [*git, "checkout", "--quiet", commit],
             ]

@@ -179,8 +179,10 @@ def post_forward(unit: Any, output: Any, shows_sharded: bool) -> Any:
         return output
     _hook_dataclasses(state, output)
     if shows_sharded and state._state_ctx.iter_forward_root is None:
-        for below in state._state_ctx.all_states:
-            for group in parameter_groups(below._modules[0]):
+        # A unit begins a forward also in a checkpoint that is computed again: the others stay as they are then.
+        every = (each._modules[0] for each in state._state_ctx.all_states)
+        for below in every if state._is_root else units_of(unit):
+            for group in parameter_groups(below):
                 show_sharded(group)
     return output
 
@@ -303,12 +305,10 @@ def _show_unsharded(group: Any) -> None:
 def around_backward(
     unit: FSDPModule, before: Callable[[Any], None], after: Callable[..., None]
 ) -> None:
-    """Calls ``before(group)`` when the backward of the unit starts, and ``after(group, reduce)`` in place of
-    ``reduce()``.
+    """Calls ``before(group)`` when the backward of the unit starts, and ``after(group, reduce)`` in place of ``reduce()``.
 
-    That frees its parameters and reduces its gradients. The modules show what is gathered, as activation
-    checkpointing runs their forward again. Unreduced gradients add up in the type that they are computed in: FSDP2
-    would cast them to ``reduce_dtype``.
+    That frees its parameters and reduces its gradients. The modules show what is gathered, as activation checkpointing runs
+    their forward again. Unreduced gradients add up in the type that they are computed in: FSDP2 casts to ``reduce_dtype``.
     """
 
     def pre_backward(group: Any, own: Callable[..., None], *args: Any) -> None:

@@ -32,9 +32,6 @@ SHORTER = {
     "mnist": ["--epochs", "1", "--train-size", "256"],
 }
 
-# On CUDA, which is emulated, the others show again what these and the runs without CUDA show.
-EMULATED = {"precision"}
-
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
@@ -113,18 +110,10 @@ def test_original_and_migrated_train_the_same(
     assert_the_same(trained(case, settings, False, form), settings)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    ("case", "settings"),
-    [
-        pytest.param(
-            *run.values,
-            id=run.id,
-            marks=[*run.marks] if run.values[0] in EMULATED else pytest.mark.thorough,
-        )
-        for run in RUNS
-    ],
-)
+# What CUDA, which is emulated, does to a program is shown in each run by tests/verify/test_emulate.py.
+@pytest.mark.thorough
+@pytest.mark.parametrize("form", ["bridge", "auto"])
+@pytest.mark.parametrize(("case", "settings"), RUNS)
 def test_twins_for_cuda_train_the_same(
     case: str, settings: Settings, form: str, trained: Trained
 ) -> None:

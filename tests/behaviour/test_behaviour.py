@@ -27,10 +27,14 @@ SHARED = {
     "accumulation",
     "clipping",
     "grad_scaler",
+    "ignored",
+    "initialization",
     "older_optimizer_states",
     "optimizer_parameters",
     "optimizers",
     "precision",
+    "precision_of_inputs",
+    "programs",
     "state_dict_types",
     "trained_parameters",
     "whole_parameters",
@@ -42,6 +46,10 @@ def marks(behaviour: Behaviour, form: str) -> list[pytest.MarkDecorator]:
     again = form == "bridge" and not behaviour.in_place
     shared = behaviour.name.partition(".")[0] in SHARED
     return [*MARKS[behaviour.ranks], *[pytest.mark.thorough] * (again and shared)]
+
+
+# It compiles seven models.
+LONG = {"compiling_first_or_last_trains_the_same"}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +98,10 @@ def test_a_planted_fault_is_found(results: Run, fault: str) -> None:
 
 @pytest.mark.parametrize(
     ("check", "ranks"),
-    [pytest.param(n, ranks, id=n, marks=MARKS[ranks]) for n, (ranks, _) in CHECKS.items()],
+    [
+        pytest.param(n, ranks, id=n, marks=[*MARKS[ranks], *[pytest.mark.thorough] * (n in LONG)])
+        for n, (ranks, _) in CHECKS.items()
+    ],
 )
 def test_check(results: Run, check: str, ranks: int) -> None:
     found = results(ranks).get(f"check.{check}", [])
@@ -121,6 +132,7 @@ run_ranks(2, folder, run)
 
 
 @pytest.mark.ranks
+@pytest.mark.thorough
 def test_nothing_follows_a_lost_rank(tmp_path: Path) -> None:
     assert not launch(tmp_path, "-c", LOST, str(tmp_path))
     found = results_in(tmp_path)

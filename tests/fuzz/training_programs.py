@@ -57,6 +57,11 @@ BEFORE = (
     "for p in model.parameters():\n    p.kept = True",
     "model.unused = nn.Linear(3, 3)",
 )
+# What is computed again in backward, before or after it is sharded: around units, in them, or both.
+CHECKPOINTS = (
+    "apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, (Block, nn.Sequential)))",
+    "apply_activation_checkpointing(model, functools.partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REENTRANT), lambda m: isinstance(m, nn.Linear))",
+)
 OPTIMIZERS = (
     "torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
     "torch.optim.SGD([{'params': [p]} for p in model.parameters()], lr=0.02)",
@@ -111,6 +116,11 @@ import functools
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
+    CheckpointImpl,
+    apply_activation_checkpointing,
+    checkpoint_wrapper,
+)
 from torch.distributed.fsdp import (
     BackwardPrefetch,
     CPUOffload,
@@ -214,6 +224,8 @@ def program(rng: Random) -> Program:
     optimizer = f"optimizer = {rng.choice(OPTIMIZERS)}"
     is_older = options["use_orig_params"] == "True" and rng.random() < 0.1
     made = [optimizer, build] if is_older else [build, optimizer]
+    if rng.random() < 0.3:
+        made.insert(rng.choice((0, made.index(build) + 1)), rng.choice(CHECKPOINTS))
     source = source.replace("BUILD", _indented([*before, *made], 1))
     source = source.replace("LOOP", _indented([loop, clip], 2)).replace("USES", _indented(uses, 3))
     source = source.replace("STEPS", str(rng.randint(2, 3))).replace("WHEN", str(rng.randint(0, 1)))

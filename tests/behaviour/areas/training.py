@@ -292,18 +292,19 @@ def backward_hooks(api: Any) -> Any:
 
 @holds()
 def activation_checkpoints(api: Any) -> Any:
-    """Activation checkpoint wrappers inside and outside of units train the same."""
+    """Activation checkpoint wrappers inside and outside of units, and around units in them, train the same."""
     results = []
     alone = common.train_alone(common.net())
-    for inside in (True, False):
+    for place in ("inside", "outside", "around"):
         model = common.net()
         for i, block in enumerate(model.blocks):
-            wrapped = (
-                api.FSDP(checkpoint_wrapper(block))
-                if inside
-                else checkpoint_wrapper(api.FSDP(block))
+            if place == "around":
+                block.up = api.FSDP(block.up)
+            model.blocks[i] = (
+                checkpoint_wrapper(api.FSDP(block))
+                if place == "outside"
+                else api.FSDP(checkpoint_wrapper(block))
             )
-            model.blocks[i] = wrapped
         model = api.FSDP(model)
         results.append(common.train(model))
         assert common.close(common.full(api, model), alone)
