@@ -20,8 +20,6 @@ from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.settings import line_length
 
 _SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
-
-
 Ask = Callable[["Context", Callable[[str], bool]], Iterable[Found]]
 
 

@@ -41,9 +41,9 @@ def clip_grad_norm_(
     only: if they differ between ranks, so do the norms. Without any DTensor this is ``torch.nn.utils``'s function.
     Must be called by all ranks. What is no unit and has a method of this name, such as torch's FSDP1, clips itself.
     """
-    if _clips_itself(parameters):
+    if not isinstance(parameters, FSDPModule) and hasattr(parameters, "clip_grad_norm_"):
         more = () if norm_type == 2.0 else (norm_type,)
-        norm: torch.Tensor = parameters.clip_grad_norm_(max_norm, *more)  # type: ignore[union-attr,operator]
+        norm: torch.Tensor = parameters.clip_grad_norm_(max_norm, *more)  # type: ignore[operator]
         return norm
     parameters = _listed(parameters)
     norm_type = float(norm_type)
@@ -74,10 +74,6 @@ def clip_grad_norm_(
         gradient.mul_(coefficient.to(gradient.device, gradient.dtype))
     dtypes = [gradient.dtype for gradient in everything] or [torch.float32]
     return total.to(functools.reduce(torch.promote_types, dtypes))
-
-
-def _clips_itself(model: object) -> bool:
-    return not isinstance(model, FSDPModule) and hasattr(model, "clip_grad_norm_")
 
 
 def _listed(parameters: Any) -> list[torch.Tensor]:

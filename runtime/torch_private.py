@@ -51,10 +51,19 @@ def units_of(module: nn.Module) -> list[Any]:
 
 
 def resharded(module: nn.Module) -> nn.Module:
-    """``module`` with the parameters that have gradients and states: an evaluation may have left whole ones in place."""
+    """``module`` with the parameters that have gradients and states: in FSDP2 an evaluation leaves whole ones in place.
+
+    Where they are shown already, as under FSDP1, what is gathered stays, and the next forward takes it as it is.
+    """
     for unit in units_of(module):
-        unit.reshard()
+        if not all(map(_shows_sharded, parameter_groups(unit))):
+            unit.reshard()
     return module
+
+
+def _shows_sharded(group: Any) -> bool:
+    infos = ((p.sharded_param, p._module_info) for p in group.fsdp_params)
+    return all(getattr(info.module, info.param_name) is shown for shown, info in infos)
 
 
 def parameter_groups(unit: FSDPModule) -> list[Any]:

@@ -23,8 +23,6 @@ _DRAWN = frozenset(
 )
 _DRAWN |= {"rand_like", "randint_like", "randn_like"}
 _OTHERS = "draws other numbers for a DTensor, on CUDA by one generator for all ranks: draw for p.to_local()"
-
-
 _FOR_DTENSORS = re.compile(r"isinstance\([^()]*\bDTensor")
 _NO_LONGER = "is never true: FSDP1's sharded state dicts held ShardedTensors, FSDP2's hold DTensors"
 

@@ -47,7 +47,7 @@ def _with_switches(source: str, on: Collection[str]) -> str:
         text = report_of(source, "torch").changes[0].after.decode()
     text = re.sub(r", parameter_attributes=\w+", "", text)  # named where it is to be on
     off = "".join(f", {name}=False" for name in SWITCHES if name not in on)
-    after, count = re.subn(r"with like_fsdp1\((\w+)", rf"with like_fsdp1(\1{off}", text)
+    after, count = re.subn(r"with like_fsdp1\(([^,()]+)", rf"with like_fsdp1(\1{off}", text)
     assert count, text
     return after.replace('"cuda"', '"cpu"')
 

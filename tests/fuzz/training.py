@@ -84,10 +84,10 @@ def forms_of(seed: int) -> dict[str, str]:
 
 
 def differs_alone(given: Program, seed: int, found: dict[str, Ranks]) -> bool:
-    """Whether a program does not do in torch's form what it does in place."""
+    """Whether a program does not do in torch's form what it does in place, where it comes to its end."""
     verdict = judge(given, found, seed, "torch")
-    is_known = verdict in SAME or verdict.startswith("the original")
-    return not is_known and judge(given, found, seed, "torch", "auto") not in SAME
+    in_place = judge(given, found, seed, "torch", "auto")
+    return not any(each in SAME or each.startswith("the original") for each in (verdict, in_place))
 
 
 def needed(given: Program, seed: int, found: dict[str, Ranks]) -> list[str]:

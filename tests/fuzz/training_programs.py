@@ -108,6 +108,10 @@ USES = (
     "with torch.no_grad():\n    loss_of(model)\n    for p in model.parameters():\n        p.mul_(0.5)",
     "out.append(sum(type(module).__name__ == 'Block' for module in model.modules()))",
     "out.append(all(hasattr(p, 'kept') for p in model.parameters()))",
+    f"with FSDP.state_dict_type(model, {FULL}):\n    state = model.state_dict()\nif dist.get_rank() == 0:\n    fresh = MODEL()\n    out.append(str(fresh.load_state_dict(state, strict=False)))\n    out += sums(fresh.state_dict())",
+    "with torch.no_grad():\n    total = torch.zeros(())\n    for p in model.parameters():\n        if p.grad is not None:\n            total += p.grad.norm() ** 2\nout.append(total.item())",
+    "loss_of(model).backward()\nfor p in model.parameters():\n    p.grad = None",
+    "torch.manual_seed(step)\nout.append(torch.rand(()).item())",
 )
 TEMPLATE = """\
 import contextlib
@@ -134,9 +138,11 @@ from torch.distributed.fsdp.wrap import (
     CustomPolicy,
     ModuleWrapPolicy,
     always_wrap_policy,
+    enable_wrap,
     lambda_auto_wrap_policy,
     size_based_auto_wrap_policy,
     transformer_auto_wrap_policy,
+    wrap,
 )
 from nets import Attention, Block, ConvNet, Stack, Tied, Transformer  # with BatchNorm
 
@@ -209,12 +215,20 @@ def program(rng: Random) -> Program:
             f"model = FSDP(model, {given})",
             f"options = dict({given})\nmodel = FSDP(model, **options)",
             f"net = model\nmodel = FSDP(net, {given})",
-            f"def wrap(module):\n    return FSDP(module, {given})\n\nmodel = wrap(model)",
+            f"def shard(module):\n    return FSDP(module, {given})\n\nmodel = shard(model)",
+            f"shard = functools.partial(FSDP, {given})\nmodel = shard(model)",
+            f"with enable_wrap(wrapper_cls=FSDP, {given}):\n    model = wrap(model)",
         )
     )
+    if (
+        model in ("Tied", "Transformer") and rng.random() < 0.2
+    ):  # units by hand, below what the policy makes
+        alike = ", ".join(f"{name}={value}" for name, value in items if "policy" not in name)
+        part = rng.choice(("model.blocks[i]", "model.blocks[i].attn"))
+        build = f"for i in range(2):\n    {part} = FSDP({part}, {alike})\n{build}"
     loop = rng.choice((_LOOPS[0], *_LOOPS))
     clip = rng.choice(CLIPS) if rng.random() < 0.4 else ""
-    uses = rng.sample(USES, rng.randint(0, 4))
+    uses = [use.replace("MODEL", model) for use in rng.sample(USES, rng.randint(0, 4))]
     if options["use_orig_params"] == "False":
         uses = [
             use for use in uses if "p.data =" not in use

@@ -249,6 +249,20 @@ def before_the_first_step(api: Any) -> Any:
 
 
 @holds()
+def asked_for_after_an_evaluation(api: Any) -> Any:
+    """To ask for states frees nothing that an evaluation gathered: what was changed since shows after the next backward."""
+    model = in_blocks(api)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, eps=1e-3)
+    losses = train(model, optimizer)
+    with torch.no_grad():
+        model(*batches(1))
+        for parameter in model.parameters():
+            parameter.mul_(0.5)
+    api.FSDP.optim_state_dict(model, optimizer)
+    return losses + train(model, optimizer)
+
+
+@holds()
 def other_entries(api: Any) -> Any:
     """Entries of a state that are no tensors are saved and loaded."""
     results = []
