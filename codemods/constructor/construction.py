@@ -91,7 +91,7 @@ class Construction:
         """Whether attributes of parameters stayed under FSDP1, as source: its flat parameters lacked those of the model's."""
         value = self.value("use_orig_params")
         if value is None:
-            return str(bool(self.unseen))
+            return str(bool(self.unseen) or self.kind == WRAP)  # whose are those of `enable_wrap`
         constant = self.constant(value)
         return self.context.source(value) if constant is ... else str(bool(constant))
 

@@ -104,6 +104,24 @@ def test_flat_parameters_lacked_attributes_under_fsdp1_too(given: str, tmp_path:
     )
 
 
+def test_attributes_before_enable_wrap_are_lost_unless_its_parameters_are_flat(
+    tmp_path: Path,
+) -> None:
+    wrapped = (
+        "with enable_wrap(wrapper_cls=FSDP, use_orig_params=True):\n        model = wrap(model)"
+    )
+    text = TRAIN.replace("ModuleWrapPolicy", "enable_wrap, wrap")
+    text = text.replace("model = FSDP(model, use_orig_params=True)", wrapped)
+    text = text.replace(
+        "    with", "    for p in model.parameters():\n        p.kept = True\n    with"
+    )
+    found = {
+        line: said for line, said in _assumed(tmp_path, text).items() if "is lost" in str(said)
+    }
+    assert len(found) == 1
+    assert "p.kept" in text.splitlines()[next(iter(found)) - 1]
+
+
 @pytest.mark.parametrize("line", BREAKS)
 def test_what_breaks_one_is_found_at_its_line(line: str, tmp_path: Path) -> None:
     text = f"{TRAIN}    {line}\n"
