@@ -51,11 +51,9 @@ def units_of(module: nn.Module) -> list[Any]:
 
 
 def resharded(module: nn.Module) -> nn.Module:
-    """``module`` with the parameters that have gradients and states: in FSDP2 an evaluation leaves whole ones in place.
-
-    Where they are shown already, as under FSDP1, what is gathered stays, and the next forward takes it as it is.
-    """
+    """``module`` with the parameters that have gradients and states: in FSDP2 an evaluation leaves whole ones in place."""
     for unit in units_of(module):
+        # Where they are shown, as under FSDP1, what is gathered stays, and the next forward takes it as it is.
         if not all(map(_shows_sharded, parameter_groups(unit))):
             unit.reshard()
     return module

@@ -72,7 +72,7 @@ def run(
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     return ended(process.wait(_PAUSE))
-                if time.monotonic() > start + timeout:
+                if _over(start + timeout):
                     return Outcome(-1, timeout, timed_out=True, stacks=_stacks(records))
                 if look():
                     return ended(stopped=True)
@@ -82,6 +82,10 @@ def run(
         finally:
             with held_back():
                 _end(process, records)
+
+
+def _over(end: float) -> bool:
+    return time.monotonic() > end
 
 
 def _end(process: subprocess.Popen[bytes] | None, records: Path) -> None:
