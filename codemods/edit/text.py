@@ -14,7 +14,7 @@ from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File, parsed
 
 _EMPTY_LINES = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))+")
-_EMPTY_ABOVE = re.compile(r"(?:\A|(?:^|\n)[ \t]*\r?\n)\Z")
+_EMPTY_ABOVE = re.compile(r"(?:\A|(?:^|\n)(?:[^#\n]*:)?[ \t]*\r?\n)\Z")  # or the head of a block
 
 
 class Refused(Exception):
@@ -129,7 +129,7 @@ def replace_statement(
 def remove_statement(file: File, statement: ast.stmt) -> Edit:
     """Removes a statement and its lines; its comments stay, and `pass` replaces the only statement of a block.
 
-    Of empty lines above and below it one side goes as well; of a file's first statement, those below.
+    Of empty lines above and below it one side goes as well; of a file's or block's first statement, those below.
     """
     start, end = file.lines(statement)
     indent, end_of_line = indentation(file, statement), newline(file)

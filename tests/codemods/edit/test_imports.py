@@ -220,6 +220,12 @@ def test_an_emptied_block_keeps_its_comments() -> None:
     assert edited(before, drop("a")) == "if x:  # head\n    pass\n    # foot\ny = 1\n"
 
 
+def test_a_block_that_loses_its_first_statement_begins_with_no_empty_line() -> None:
+    before = "def f():\n    from m import a\n\n    # foot\n    y = 1\n"
+    assert edited(before, drop("a")) == "def f():\n    # foot\n    y = 1\n"
+    assert edited("# of m:\nfrom m import a\n\ny = 1\n", drop("a")) == "# of m:\n\ny = 1\n"
+
+
 def test_a_comment_that_would_be_lost_is_refused() -> None:
     with pytest.raises(Refused, match="# one"):
         apply("a = 1  # one\n", [Edit(0, 12, "b = 2")])
