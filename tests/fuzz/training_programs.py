@@ -19,6 +19,7 @@ POLICIES = {
     "Stack": ("ModuleWrapPolicy({nn.Sequential})", "always_wrap_policy"),
 }
 POLICIES["Tied"] = POLICIES["Transformer"][:3]
+_OF_BLOCKS = ("Tied", "Transformer")
 OPTIONS = {
     "sharding_strategy": (
         "ShardingStrategy.FULL_SHARD",
@@ -26,6 +27,8 @@ OPTIONS = {
         "ShardingStrategy.NO_SHARD",
         "None",
         "{'zero2': ShardingStrategy.SHARD_GRAD_OP}[kind]",
+        "ShardingStrategy.HYBRID_SHARD",
+        "ShardingStrategy._HYBRID_SHARD_ZERO2",
     ),
     "mixed_precision": (
         "MixedPrecision(param_dtype=torch.bfloat16)",
@@ -46,6 +49,7 @@ OPTIONS = {
     "cpu_offload": ("CPUOffload(offload_params=False)", "None"),
     "device_id": ("torch.device('cpu')", "torch.cuda.current_device()"),
     "process_group": ("dist.group.WORLD", "None"),
+    "device_mesh": ("init_device_mesh('cpu', (2,))",),
     "ignored_modules": ("None", "[list(model.children())[-1]]"),
 }
 BEFORE = (
@@ -61,6 +65,32 @@ BEFORE = (
 CHECKPOINTS = (
     "apply_activation_checkpointing(model, check_fn=lambda m: isinstance(m, (Block, nn.Sequential)))",
     "apply_activation_checkpointing(model, functools.partial(checkpoint_wrapper, checkpoint_impl=CheckpointImpl.NO_REENTRANT), lambda m: isinstance(m, nn.Linear))",
+)
+# Compiled before or after it is sharded: parts of it, it as another module, or itself.
+BLOCKS_COMPILED = "for block in model.blocks:\n    block.compile(backend='eager')"
+COMPILED = ("model = torch.compile(model, backend='eager')", "model.compile(backend='eager')")
+# A second model beside it: what is built, what is done with it in each step, and at the end of one.
+SECOND = (
+    (
+        "other = FSDP(copy.deepcopy(model), GIVEN)\nother.requires_grad_(False)",
+        "",
+        "with torch.no_grad():\n    for mean, p in zip(other.parameters(), model.parameters()):\n        mean.mul_(0.5).add_(p, alpha=0.5)\n    out.append(loss_of(other).item())",
+    ),
+    (
+        "other = FSDP(MODEL(), GIVEN).eval()",
+        "batch = MODEL.batch(generator)\nwith torch.no_grad():\n    target = other(*batch)\n(model(*batch).float() - target.float()).pow(2).mean().backward()",
+        "",
+    ),
+    (
+        "other = FSDP(MODEL(), GIVEN)\nsecond = torch.optim.SGD(other.parameters(), lr=0.01)",
+        "loss_of(other).backward()",
+        "second.step()\nsecond.zero_grad()\nout.append(loss_of(other).item())",
+    ),
+    (
+        "other = FSDP(MODEL(), GIVEN)\nsecond = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.01)",
+        "(loss_of(model) + loss_of(other)).backward()",
+        "second.step()\nother.zero_grad()\nout.append(loss_of(other).item())",
+    ),
 )
 OPTIMIZERS = (
     "torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)",
@@ -113,18 +143,30 @@ USES = (
     "loss_of(model).backward()\nfor p in model.parameters():\n    p.grad = None",
     "torch.manual_seed(step)\nout.append(torch.rand(()).item())",
 )
+# What is saved is loaded into a model and an optimizer that are built again.
+RESUMED = (
+    "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    state, states = model.state_dict(), FSDP.optim_state_dict(model, optimizer)\nmodel, optimizer = build()\nwith FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    model.load_state_dict(state)\n    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, states))",
+    "state, states = copy.deepcopy(model.state_dict()), FSDP.full_optim_state_dict(model, optimizer, rank0_only=False)\nmodel, optimizer = build()\nmodel.load_state_dict(state)\noptimizer.load_state_dict(FSDP.shard_full_optim_state_dict(states, model))",
+    "with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n    saved = {'model': model.state_dict(), 'optim': FSDP.optim_state_dict(model, optimizer)}\n    folder = [tempfile.mkdtemp()]\n    dist.broadcast_object_list(folder)\n    dcp.save(saved, checkpoint_id=folder[0])\nmodel, optimizer = build()\nwith FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):\n    fresh = {'model': model.state_dict()}\n    dcp.load(fresh, checkpoint_id=folder[0])\n    model.load_state_dict(fresh['model'])",
+    "kept = io.BytesIO()\ntorch.save((model.state_dict(), optimizer.state_dict()), kept)\nmodel, optimizer = build()\nstate, states = torch.load(io.BytesIO(kept.getvalue()), weights_only=False)\nmodel.load_state_dict(state)\noptimizer.load_state_dict(states)",
+)
 TEMPLATE = """\
 import contextlib
+import copy
 import functools
+import io
+import tempfile
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
     apply_activation_checkpointing,
     checkpoint_wrapper,
 )
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     BackwardPrefetch,
     CPUOffload,
@@ -157,7 +199,6 @@ def main():
     out, seen = [], []
     precision = MixedPrecision(torch.bfloat16, buffer_dtype=torch.float32)
     torch.manual_seed(SEED)
-    model = MODEL()
 BUILD
     generator = torch.Generator().manual_seed(100 + dist.get_rank())
 
@@ -169,6 +210,7 @@ BUILD
 LOOP
         optimizer.step()
         out.append(loss.item())
+AFTER
         if step == WHEN:
             pass
 USES
@@ -196,13 +238,9 @@ class Program:
 
 def program(rng: Random) -> Program:
     model = rng.choice(sorted(POLICIES))
-    names = rng.sample(sorted(OPTIONS), rng.randint(0, 4))
-    options = {name: rng.choice(OPTIONS[name]) for name in names}
-    if rng.random() < 0.8:
-        options["auto_wrap_policy"] = rng.choice(POLICIES[model])
-    options["use_orig_params"] = rng.choice(("True", "True", "False"))
+    options, by_hand = _options(rng, model)
     before = [rng.choice(BEFORE)] if rng.random() < 0.4 else []
-    if model in ("Tied", "Transformer"):  # which take two inputs
+    if model in _OF_BLOCKS:  # they take two inputs
         before = [each for each in before if "Sequential" not in each]
     if any("requires_grad_(False)" in each for each in before):
         options["use_orig_params"] = (
@@ -210,6 +248,58 @@ def program(rng: Random) -> Program:
         )
     rng.shuffle(items := list(options.items()))
     given = ", ".join(f"{name}={value}" for name, value in items)
+    build = _build(rng, given, by_hand)
+    loop = rng.choice((_LOOPS[0], *_LOOPS))
+    clip = rng.choice(CLIPS) if rng.random() < 0.4 else ""
+    uses = rng.sample(USES, rng.randint(0, 4))
+    if options["use_orig_params"] == "False":
+        uses = [
+            use for use in uses if "p.data =" not in use
+        ]  # under NO_SHARD FSDP1 goes on with the flat one
+        uses = [_DECIDING if use == _NAMES else use for use in uses]
+    optimizer = f"optimizer = {rng.choice(OPTIMIZERS)}"
+    is_older = options["use_orig_params"] == "True" and rng.random() < 0.1
+    made = [optimizer, build] if is_older else [build, optimizer]
+    _add_around(rng, made, build, model)
+    kind, after = rng.choice(("", "", "", "second", "resumed")), ""
+    if kind == "second":
+        other, each_step, after = rng.choice(SECOND)
+        made.insert(0, other.replace("GIVEN", given))
+        loop = f"{each_step}\n{loop}"
+    built = _indented(["model = MODEL()", *before, *made], 1)
+    if kind == "resumed":
+        built = _indented([f"def build():\n{built}\n    return model, optimizer"], 1)
+        built += "\n\n    model, optimizer = build()"
+        uses.insert(rng.randint(0, len(uses)), rng.choice(RESUMED))
+    source = TEMPLATE.replace("BUILD", built).replace("LOOP", _indented([loop, clip], 2))
+    source = source.replace("AFTER", _indented([after], 2)).replace("USES", _indented(uses, 3))
+    source = source.replace("STEPS", str(rng.randint(2, 3))).replace("WHEN", str(rng.randint(0, 1)))
+    source = source.replace("SEED", str(rng.randrange(100))).replace("MODEL", model)
+    # Under FSDP2 a layer that is used twice adds up its own gradients before those of the next micro-batch.
+    adds_up = loop != _LOOPS[0]
+    twice = model == "Stack" and adds_up
+    rounds = adds_up and ("mixed_precision" in options or "NO_SHARD" in given)
+    exact = not (clip or rounds or twice)
+    return Program(source, 0.0 if exact else 2e-2 if "mixed_precision" in options else 1e-5)
+
+
+def _options(rng: Random, model: str) -> tuple[dict[str, str], bool]:
+    """The arguments of a constructor, and whether there are units by hand below it."""
+    names = rng.sample(sorted(OPTIONS), rng.randint(0, 4))
+    options = {name: rng.choice(OPTIONS[name]) for name in names}
+    by_hand = model in _OF_BLOCKS and rng.random() < 0.2
+    if rng.random() < 0.8 and not by_hand:  # FSDP1 takes no policy above units that are there
+        options["auto_wrap_policy"] = rng.choice(POLICIES[model])
+    options["use_orig_params"] = rng.choice(("True", "True", "False"))
+    if "HYBRID" in options.get("sharding_strategy", ""):
+        options["device_mesh"] = "init_device_mesh('cpu', (1, 2))"
+    if "device_mesh" in options:  # it is the group
+        options.pop("process_group", None)
+    return options, by_hand
+
+
+def _build(rng: Random, given: str, by_hand: bool) -> str:
+    """What shards a model, in one of the ways that programs write it."""
     build = rng.choice(
         (
             f"model = FSDP(model, {given})",
@@ -220,34 +310,20 @@ def program(rng: Random) -> Program:
             f"with enable_wrap(wrapper_cls=FSDP, {given}):\n    model = wrap(model)",
         )
     )
-    if (
-        model in ("Tied", "Transformer") and rng.random() < 0.2
-    ):  # units by hand, below what the policy makes
-        alike = ", ".join(f"{name}={value}" for name, value in items if "policy" not in name)
+    if by_hand:
         part = rng.choice(("model.blocks[i]", "model.blocks[i].attn"))
-        build = f"for i in range(2):\n    {part} = FSDP({part}, {alike})\n{build}"
-    loop = rng.choice((_LOOPS[0], *_LOOPS))
-    clip = rng.choice(CLIPS) if rng.random() < 0.4 else ""
-    uses = [use.replace("MODEL", model) for use in rng.sample(USES, rng.randint(0, 4))]
-    if options["use_orig_params"] == "False":
-        uses = [
-            use for use in uses if "p.data =" not in use
-        ]  # under NO_SHARD FSDP1 goes on with the flat one
-        uses = [_DECIDING if use == _NAMES else use for use in uses]
-    source = TEMPLATE.replace("MODEL", model).replace("SEED", str(rng.randrange(100)))
-    optimizer = f"optimizer = {rng.choice(OPTIMIZERS)}"
-    is_older = options["use_orig_params"] == "True" and rng.random() < 0.1
-    made = [optimizer, build] if is_older else [build, optimizer]
+        build = f"for i in range(2):\n    {part} = FSDP({part}, {given})\n{build}"
+    return build
+
+
+def _add_around(rng: Random, made: list[str], build: str, model: str) -> None:
+    """Adds what is computed again in backward, and what is compiled, before the model is sharded or behind it."""
     if rng.random() < 0.3:
         made.insert(rng.choice((0, made.index(build) + 1)), rng.choice(CHECKPOINTS))
-    source = source.replace("BUILD", _indented([*before, *made], 1))
-    source = source.replace("LOOP", _indented([loop, clip], 2)).replace("USES", _indented(uses, 3))
-    source = source.replace("STEPS", str(rng.randint(2, 3))).replace("WHEN", str(rng.randint(0, 1)))
-    # Under FSDP2 a layer that is used twice adds up its own gradients before those of the next micro-batch.
-    twice = model == "Stack" and loop is not _LOOPS[0]
-    rounds = loop is not _LOOPS[0] and ("mixed_precision" in options or "NO_SHARD" in given)
-    exact = not (clip or rounds or twice)
-    return Program(source, 0.0 if exact else 2e-2 if "mixed_precision" in options else 1e-5)
+    if rng.random() < 0.15:
+        made.insert(made.index(build) + 1, rng.choice(COMPILED))
+    elif model in _OF_BLOCKS and rng.random() < 0.1:
+        made.insert(0, BLOCKS_COMPILED)
 
 
 def _indented(parts: list[str], depth: int) -> str:
