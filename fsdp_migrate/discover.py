@@ -22,7 +22,7 @@ from fsdp_migrate.source import CONFIGURATIONS, shown_path
 
 # Other people's code, wherever it is.
 _FOREIGN = frozenset({".venv", "node_modules", "site-packages", "__pycache__"})
-# Without git's list, also what is rarely a source folder.
+# Without git's list, also what is rarely a source folder, unless it is a package.
 _BUILT = frozenset({"build", "dist", "venv"})
 _WORDS = (b"fullyshardeddataparallel", b"torch.distributed._composable")
 # What takes parameters, and asks them what sharded ones answer otherwise, maybe those of a model that another file shards.
@@ -242,7 +242,8 @@ def _walk(folder: str, problems: list[Problem]) -> Iterator[str]:
             name
             for name in folders
             if (name == ".github" or not name.startswith("."))
-            and name not in _FOREIGN | _BUILT
+            and name not in _FOREIGN
+            and (name not in _BUILT or os.path.exists(os.path.join(current, name, "__init__.py")))
             and not os.path.exists(os.path.join(current, name, "pyvenv.cfg"))
         )
         for name in sorted(files):

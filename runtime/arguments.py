@@ -138,14 +138,13 @@ class Arguments:
 
 def _strategy_over(world_size: int, strategy: ShardingStrategy) -> ShardingStrategy:
     """What FSDP1 calls ``strategy`` where there is one rank to shard over."""
-    if world_size > 1 or strategy.is_hybrid:
+    if world_size > 1 or strategy is ShardingStrategy.NO_SHARD:
         return strategy
-    if strategy is not ShardingStrategy.NO_SHARD:
-        warnings.warn(
-            f"FSDP is switching to use `NO_SHARD` instead of {strategy} since the world size is 1.",
-            stacklevel=4,
-        )
-    return ShardingStrategy.NO_SHARD
+    text = f"FSDP is switching to use `NO_SHARD` instead of {strategy} since the world size is 1."
+    if strategy.is_hybrid:
+        text = f"{strategy} over one rank: FSDP1 adds up no gradients over replicas there, which this does."
+    warnings.warn(text, stacklevel=4)
+    return strategy if strategy.is_hybrid else ShardingStrategy.NO_SHARD
 
 
 def warn_of_container(module: nn.Module) -> None:

@@ -168,7 +168,8 @@ def like_fsdp1(
         yield
     finally:
         _open.remove(context)
-    new = [unit for unit in torch_private.units_of(model) if _is_new(unit)]
+    new = [u for u in torch_private.units_of(model) if not isinstance(u, Unit)]
+    new = [unit for unit in new if torch_private.is_alone(unit)]
     _check_batch_norms(new)
     inner = {below for unit in new for below in torch_private.units_of(unit)[1:]}
     for unit in new:
@@ -221,10 +222,6 @@ class _Open:
 
 
 _open: list[_Open] = []
-
-
-def _is_new(unit: Any) -> bool:
-    return not isinstance(unit, Unit) and torch_private.is_alone(unit)
 
 
 def _check_batch_norms(new_units: list[Any]) -> None:

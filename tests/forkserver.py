@@ -233,10 +233,8 @@ def _interpret(arguments: list[str], environment: dict[str, str], path: list[str
 
 
 def _start_recorder() -> None:
-    import torch
     import torch.multiprocessing as mp
 
-    torch._dynamo.config.disable = os.environ.get("TORCHDYNAMO_DISABLE") == "1"
     vars(mp)["spawn"] = functools.partial(_spawn, mp)
     sys.modules.pop("sitecustomize", None)
     importlib.invalidate_caches()

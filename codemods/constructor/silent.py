@@ -13,6 +13,7 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
@@ -129,7 +130,7 @@ def _children(context: Context) -> Iterator[Hit]:
 
 def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
     """`type(module) == Block`: a unit's class derives from Block."""
-    file = context.file
+    file, wrappers = context.file, {n for n, c in context.references.items() if c == CLASS}
     for compare in file.of(ast.Compare):
         sides = (compare.left, *compare.comparators)
         if len(sides) != 2 or isinstance(compare.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
@@ -139,7 +140,8 @@ def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
             if classes and not _initializes(file, compare):
                 edit = "write isinstance(...)"
                 what = f"compares a class with {', '.join(sorted(classes))}"
-                yield Hit(file, compare, what, edit), classes
+                hit = Hit(file, compare, what, edit)
+                yield hit, frozenset() if wrappers.intersection(ast.walk(other)) else classes
 
 
 def _is_type(side: ast.expr) -> bool:
@@ -159,7 +161,9 @@ def _modules(context: Context, expression: ast.expr) -> Iterator[str]:
 
 def _may_be_module(context: Context, meaning: object) -> bool:
     if isinstance(meaning, External):
-        return meaning.dotted.startswith("torch.nn.") and meaning.dotted != "torch.nn.Parameter"
+        is_fsdp1 = fsdp1_name(meaning.dotted) == CLASS
+        of_torch = meaning.dotted.startswith("torch.nn.") and meaning.dotted != "torch.nn.Parameter"
+        return is_fsdp1 or of_torch
     if not isinstance(meaning, Definition) or not isinstance(meaning.node, ast.ClassDef):
         return False
     above = context.program.classes_above(meaning)

@@ -290,15 +290,13 @@ def values_given(call: ast.Call) -> list[ast.expr]:
     return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
-def is_method(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_method(function: FunctionNode) -> bool:
     """Whether a function is a method, by the name of its first parameter."""
     names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
     return names[:1] in (["self"], ["cls"])
 
 
-def given(
-    call: ast.Call, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str
-) -> ast.expr | None:
+def given(call: ast.Call, function: FunctionNode, parameter: str) -> ast.expr | None:
     """What a call gives for a parameter of a function."""
     for keyword in call.keywords:
         if keyword.arg == parameter:

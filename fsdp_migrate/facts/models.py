@@ -15,7 +15,7 @@ from typing import Any
 from fsdp_migrate.facts.file import File, given, is_method, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program, is_module
-from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
+from fsdp_migrate.facts.scopes import Assigned, FunctionNode, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching, within
 from fsdp_migrate.facts.wrapping import Wrapping
 
@@ -108,7 +108,9 @@ class Models(Wrapping):
             of_others = is_known and not self._any(values_given(call), file)
             return False if of_others else None
         if isinstance(definition.node, ast.ClassDef):
-            is_other = self._excludes and not self._any(values_given(call), file)
+            wrapping = self.constructors(definition.file)  # which may stand in the class itself
+            wraps = any(definition.file.enclosing_class(w) is definition.node for w in wrapping)
+            is_other = self._excludes and not (wraps or self._any(values_given(call), file))
             return False if is_other else None
         return either(
             self._returned(within(statement.value, path)[0], definition, call, file)
@@ -212,8 +214,6 @@ class Models(Wrapping):
         ):
             return True
         function = parameter.function
-        if isinstance(function, ast.Lambda):
-            return None
         if parameter.argument.arg == "self":
             return self._own(name, file) if self._excludes else None
         return either(
@@ -236,14 +236,16 @@ class Models(Wrapping):
         )
 
     def _given(
-        self, function: ast.FunctionDef | ast.AsyncFunctionDef, parameter: Parameter, file: File
+        self, function: FunctionNode, parameter: Parameter, file: File
     ) -> tuple[tuple[File, ast.expr], ...]:
-        """What the calls of a function by its name give for a parameter."""
+        """What the calls of a function by its name, or by that of `f = lambda p: ...`, give for a parameter."""
         found = []
-        name, of_class = function.name, is_method(function)
+        targets = getattr(file.parents[function], "targets", [None])
+        name = last_name(targets[0]) if isinstance(function, ast.Lambda) else function.name
+        of_class = is_method(function)
         if name == "__init__" and (cls := file.enclosing_class(function)):
             name = cls.name
-        for other, call in self.program.calls(name):
+        for other, call in self.program.calls(name) if name else ():
             called = None if of_class else self.called(call, other)
             if called is not None and called.node is not function:
                 continue

@@ -121,8 +121,8 @@ class Taken:
         for binding in file.bindings(name):  # filter(lambda p: p.ndim > 1, model.parameters())
             if isinstance(binding, Parameter) and isinstance(binding.function, ast.Lambda):
                 call = file.parents[binding.function]
-                others = call.args[1:] if isinstance(call, ast.Call) else []
-                return either(self.several(each, file) for each in others)
+                if isinstance(call, ast.Call):
+                    return either(self.several(each, file) for each in call.args[1:])
         if is_unbound(name, file):
             return False
         return either(self.one(value, other) for value, other in self.values(name, file))
@@ -192,10 +192,13 @@ class Taken:
         if made is None:
             return None
         around, self._call = self._call, (call, made, file)
+        given: list[ast.Return | ast.Yield] = [*made.file.of(ast.Return), *made.file.of(ast.Yield)]
         answer = either(
-            self.several(statement.value, made.file, path)
-            for statement in made.file.of(ast.Return)
-            if made.file.function(statement) is made.node and statement.value is not None
+            self.several(each.value, made.file, path)
+            if isinstance(each, ast.Return)
+            else self._element(each.value, path, made.file)
+            for each in given
+            if made.file.function(each) is made.node and each.value is not None
         )
         self._call = around
         return answer
@@ -267,8 +270,6 @@ class Taken:
     def _passed(self, parameter: Parameter, file: File) -> Iterator[tuple[ast.expr, File]]:
         """What a parameter of a function is given, by the call whose result is asked for, or by all."""
         function = parameter.function
-        if isinstance(function, ast.Lambda):
-            return
         if self._call is not None and self._call[1].node is function:
             passed = given(self._call[0], function, parameter.argument.arg)
             if passed is not None:

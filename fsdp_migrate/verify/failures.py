@@ -153,15 +153,12 @@ def _raised_at(scene: Scene, trace: str) -> str:
 def _late(scene: Scene) -> ProgramFailed:
     stacks = [found for found in scene.outcome.stacks if found[0]] or [*scene.outcome.stacks]
     reason = f"it did not end within {scene.outcome.seconds:.0f} seconds"
-    busy = [_name(rank) for rank, stack in stacks if rank and not _waits(stack)]
+    inner = {rank: "".join(_frames(stack)[:4]) for rank, stack in stacks if rank}
+    busy = [_name(rank) for rank, text in inner.items() if "/torch/distributed/" not in text]
     if 0 < len(busy) < len(stacks):
         reason += f"; all but {', '.join(busy)} wait in a collective"
     places = [f"{_name(rank)} is at\n{_where(stack)}" for rank, stack in stacks]
     return scene.failed(reason, "\n".join(places) or scene.output)
-
-
-def _waits(stack: str) -> bool:
-    return any("/torch/distributed/" in line for line in _frames(stack)[:4])
 
 
 def _where(stack: str) -> str:

@@ -61,6 +61,8 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         for name, begin in zip(("original", "migrated"), begins, strict=True)
         if begin.problem
     ]
+    ranks = (*original.ranks, *migrated.ranks)
+    notes += dict.fromkeys(text for rank in ranks for text in rank.problems)
     untrained = "" if original.steps else "training: no optimizer took a step"
     return Verdict(
         **{**vars(comparison), "differences": odd},
@@ -71,7 +73,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         migrated=migrated,
         cause=causes.find(next(iter(odd), None), original, migrated, dtypes),
         uncompared=[note for note in (unknown, _taken_over(migrated), untrained) if note],
-        notes=notes + _problems(original, migrated),
+        notes=notes,
         max_abs_buffer_diff=buffers,
         buffer=buffer,
         canonical=recording.canonical,
@@ -84,8 +86,3 @@ def _taken_over(migrated: Run) -> str:
     names = migrated.aligned
     taken = counted(len(names), "first value")
     return f"{taken} that the migrated program took over: {names[0]}, …" if names else ""
-
-
-def _problems(*runs: Run) -> list[str]:
-    """What the recorder could not do."""
-    return [*dict.fromkeys(text for run in runs for rank in run.ranks for text in rank.problems)]

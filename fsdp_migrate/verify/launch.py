@@ -79,9 +79,6 @@ def environment(
     }
     values["FSDP_MIGRATE_RECORD"] = str(records)
     values["FSDP_MIGRATE_SETTINGS"] = json.dumps(settings, default=str)
-    if recording.emulate:
-        # A compiled graph would make its tensors past the emulation.
-        values["TORCHDYNAMO_DISABLE"] = "1"
     # Relative paths of the user's start in the user's working folder.
     paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
     recorder = runtime_folder() / "record" / "start"

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 
 from . import layouts
 
@@ -121,6 +122,7 @@ def _in_order(models: list[nn.Module], wanted: Tensors) -> list[nn.Module]:
     return sorted(first, key=first.__getitem__)
 
 
+@_disable_dynamo  # a step that the program compiles comes by here
 def roots() -> list[nn.Module]:
     """The live modules that no other module contains, those with most parameters first."""
     modules: dict[int, nn.Module] = {}

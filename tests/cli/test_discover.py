@@ -37,6 +37,11 @@ def test_walk_skips_what_is_not_source(folder: Path, skipped: str) -> None:
     assert names(folder, f"{skipped}/x.py") == [f"{skipped}/x.py"], "named files are always taken"
 
 
+def test_walk_takes_a_package_called_dist(folder: Path) -> None:
+    write(folder, "own/dist/__init__.py", "own/dist/x.py", "dist/lib/x.py")
+    assert names(folder, ".") == ["own/dist/__init__.py", "own/dist/x.py"]
+
+
 def test_walk_skips_a_virtual_environment_of_any_name(folder: Path) -> None:
     write(folder, "keep.py", "env311/lib/x.py")
     (folder / "env311/pyvenv.cfg").touch()

@@ -46,6 +46,14 @@ HITS = {
         "def run(model):\n    return [m for m in model.modules() if type(m) in (nn.ReLU, Block)]\n",
         "compares a class with Block, ReLU",
     ),
+    "FSDP1's class itself": (
+        "def run(model):\n    return type(model) is FSDP\n",
+        "compares a class with FSDP",
+    ),
+    "FSDP1's class among others": (
+        "def run(model):\n    return model.__class__ in (FSDP, nn.Linear)\n",
+        "compares a class with FSDP, Linear",
+    ),
     "the first child": (
         "def run(model):\n    return list(model.children())[0]\n",
         "takes parts by their place in the wrapper",

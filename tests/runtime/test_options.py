@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import inspect
 import pickle
+import warnings
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import api as options
+from fsdp_migrate.runtime.arguments import _strategy_over
 from fsdp_migrate.runtime.interface import Interface
 from fsdp_migrate.runtime.running import Unit
 
@@ -32,6 +34,23 @@ DATACLASSES = [
     "ShardedOptimStateDictConfig",
     "StateDictSettings",
 ]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "is_kept", "said"),
+    [
+        ("FULL_SHARD", False, "switching"),
+        ("HYBRID_SHARD", True, "replicas"),
+        ("NO_SHARD", True, ""),
+    ],
+)
+def test_one_rank_to_shard_over(strategy: str, is_kept: bool, said: str) -> None:
+    given = options.ShardingStrategy[strategy]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        taken = _strategy_over(1, given)
+    assert taken is (given if is_kept else options.ShardingStrategy.NO_SHARD)
+    assert [said in str(each.message) for each in caught] == [True] * bool(said)
 
 
 def test_every_option_type_of_torch_exists() -> None:

@@ -132,7 +132,7 @@ assert len(scripted(3, x.device)) == 3
 assert torch.cuda.FloatTensor(2).type("torch.cuda.HalfTensor").dtype == torch.half
 def typed(d: torch.device | None = None) -> None: ...
 torch.cuda.nvtx.range_push("a"); torch.cuda.empty_cache(); torch.cuda.cudart().cudaProfilerStart()
-torch.compile(nn.Linear(2, 2).cuda())(m)
+compiled = torch.compile(nn.Linear(2, 2).cuda()); compiled(m); assert isinstance(compiled._orig_mod, nn.Linear)
 class Graph(torch.cuda.CUDAGraph): ...
 import torch.distributed as dist
 dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)

@@ -4,9 +4,11 @@ What the program says of devices is taken to mean the CPU, NCCL to mean gloo, an
 gets an answer. torch's own code sees the CPU (`device.from_program`), so that it takes the CPU's paths.
 
 What it cannot hide: tensors that the program keeps on the CPU are on the device, too, there is one stream of random
-numbers instead of two, a copy to the device is none, and autocast has the CPU's lists of operations. TorchScript and
-torch.compile are off, as both would make tensors past the emulation.
+numbers instead of two, a copy to the device is none, and autocast has the CPU's lists of operations. TorchScript is off,
+and what torch.compile compiles runs as it is, as both would make tensors past the emulation.
 """
+
+from importlib import import_module
 
 from .. import imports
 
@@ -17,6 +19,9 @@ def install(devices: int) -> None:
     def emulate(_: object) -> None:
         from . import cuda, device, groups, tensors
 
+        # The wrappers of torch.compile are there, with the `_orig_mod` that programs ask for.
+        import_module("torch.compiler").set_stance("force_eager")
+        import_module("torch.utils.flop_counter")  # else it warns that this CUDA has no triton
         device.install()
         tensors.install()
         cuda.install(devices)
