@@ -115,7 +115,7 @@ dist/.built: $(SOURCES)
 
 # What the tool makes of the bundled programs, written anew: read the difference before it is committed.
 fixtures: $(STAMP)
-	$(BIN)/python -m tests.gallery
+	$(BIN)/python -P -c "import runpy, sys; sys.path.append('.'); runpy.run_module('tests.gallery', run_name='__main__')"
 
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt ".[docs]"

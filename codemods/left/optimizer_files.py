@@ -24,6 +24,7 @@ _LOADED = (
     "takes FSDP1's files of flat shards without an error, and the next step() raises: save whole states once with FSDP1, and"
     " load them by optim_state_dict_to_load"
 )
+_STATES = {"state_dict", "load_state_dict"}
 _BY_RANK = re.compile(r"(?s)(?:LOCAL|SHARDED)_STATE_DICT.*torch\.save\(")
 # By these a function gives or takes states as FSDP means them.
 _CONVERTED = (*OPTIMIZER_STATES, "get_optimizer_state_dict", "set_optimizer_state_dict")
@@ -49,10 +50,10 @@ def find(context: Context) -> Iterator[Found]:
 
 def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
     """Whether states leave a function as a whole, or come from outside: not if it hands a call on, or loads its own states."""
-    functions = {
-        name for each in used for name in (last_name(each.func), *context.dotted(each.func))
-    }
-    comes_back = {"state_dict", "load_state_dict"} <= functions
+    functions = {name for each in used for name in context.dotted(each.func)}
+    owners = [(last_name(each.func), getattr(each.func, "value", each)) for each in used]
+    asked = {name for name, of in owners if name in _STATES and _is_optimizer(context, of)}
+    comes_back = asked == _STATES
     if functions & {"torch.save", "torch.load"} and not (comes_back and not call.args):
         return True
     around = context.file.parents[call]

@@ -301,3 +301,24 @@ def test_clipping_with_ignored_parameters(
     found = analysed(tmp_path, program).findings
     actions = [each.action for each in found if each.code == "FSDP302"]
     assert actions == ([] if action is None else [action])
+
+
+def test_an_optimizer_is_saved_where_another_model_is_loaded(tmp_path: Path) -> None:
+    program = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def main(model, resume, rank):
+    if resume:
+        model.load_state_dict(torch.load("model.pth"))
+    model = FSDP(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.save(optimizer.state_dict(), f"optimizer.{rank}.pth")
+"""
+    assert analysed(tmp_path, program).codes("optimizer.state_dict") == {"FSDP336"}
+    back = "    optimizer.load_state_dict(optimizer.state_dict())\n"
+    again = (
+        program.partition("    torch.save")[0].replace('torch.load("model.pth")', "resume") + back
+    )
+    assert analysed(tmp_path, again).codes("optimizer.state_dict") == set()
