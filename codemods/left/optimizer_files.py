@@ -50,11 +50,11 @@ def find(context: Context) -> Iterator[Found]:
 
 def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
     """Whether states leave a function as a whole, or come from outside: not if it hands a call on, or loads its own states."""
-    functions = {name for each in used for name in context.dotted(each.func)}
+    files = {n for each in used for n in context.dotted(each.func)} & {"torch.save", "torch.load"}
     owners = [(last_name(each.func), getattr(each.func, "value", each)) for each in used]
-    asked = {name for name, of in owners if name in _STATES and _is_optimizer(context, of)}
-    comes_back = asked == _STATES
-    if functions & {"torch.save", "torch.load"} and not (comes_back and not call.args):
+    comes_back = {n for n, of in owners if n in _STATES and _is_optimizer(context, of)} == _STATES
+    is_saved = "torch.save(" in context.source(context.file.statement(call))
+    if is_saved or (files and (call.args or not comes_back)):
         return True
     around = context.file.parents[call]
     if comes_back or not call.args:

@@ -317,6 +317,8 @@ def main(model, resume, rank):
     torch.save(optimizer.state_dict(), f"optimizer.{rank}.pth")
 """
     assert analysed(tmp_path, program).codes("optimizer.state_dict") == {"FSDP336"}
+    resumed = program.replace("main(", "main(optimizer, ").replace("model.load", "optimizer.load")
+    assert analysed(tmp_path, resumed).codes("optimizer.state_dict") == {"FSDP336"}
     back = "    optimizer.load_state_dict(optimizer.state_dict())\n"
     again = (
         program.partition("    torch.save")[0].replace('torch.load("model.pth")', "resume") + back
