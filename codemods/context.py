@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
@@ -18,6 +19,9 @@ from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned, Imported, Scope
 from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.settings import line_length
+
+if TYPE_CHECKING:
+    from fsdp_migrate.codemods.edit.statement import Statement
 
 _SILENCING = re.compile(r"#\s*fsdp-migrate:\s*ignore\b(?:\[([A-Za-z0-9,\s]*)\])?")
 Ask = Callable[["Context", Callable[[str], bool]], Iterable[Found]]
@@ -193,6 +197,12 @@ class Context:
     def remove(self, statement: ast.stmt) -> Edit:
         """The edit that takes a statement away; its comments stay."""
         return text.remove_statement(self.file, statement)
+
+    def statement(self, node: ast.AST) -> Statement:
+        """The statement around a node on LibCST's nodes, which can be changed there; call it where edits are made."""
+        from fsdp_migrate.codemods.edit.statement import Statement
+
+        return Statement(self.file, node)
 
     @property
     def _layout(self) -> int | None:

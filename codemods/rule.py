@@ -43,11 +43,16 @@ class Rule:
 
 
 class Edit(NamedTuple):
-    """A piece of a file's text and what takes its place; `start == end` inserts."""
+    """A piece of a file's text and what takes its place; `start == end` inserts.
+
+    Attributes:
+        lost: comments that are removed because they speak only of what is removed.
+    """
 
     start: int
     end: int
     text: str
+    lost: tuple[str, ...] = ()
 
 
 class Import(NamedTuple):

@@ -31,7 +31,7 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
     if overlap(edits):
         raise Refused("two rewrites want the same code")
     after = spliced(text, edits)
-    _check(text, after)
+    _check(text, after, [comment for edit in edits for comment in edit.lost])
     return after
 
 
@@ -45,8 +45,15 @@ def spliced(text: str, edits: Iterable[Edit], start: int = 0, end: int | None = 
 
 
 def _in_order(edits: Iterable[Edit]) -> list[Edit]:
-    """Edits by their places, each once."""
-    return sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end))
+    """Edits by their places, each once, and those that only remove text and touch the same text as one."""
+    found: list[Edit] = []
+    for edit in sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end)):
+        before = found[-1] if found else edit
+        if found and edit.start < before.end and not before.text + edit.text:
+            found[-1] = before._replace(end=max(before.end, edit.end))
+        else:
+            found.append(edit)
+    return found
 
 
 def overlap(edits: Iterable[Edit]) -> bool:
@@ -68,10 +75,10 @@ def comments(text: str) -> list[str]:
     return [token.string for token in tokens if token.type == tokenize.COMMENT]
 
 
-def _check(before: str, after: str) -> None:
+def _check(before: str, after: str, may_go: Sequence[str]) -> None:
     try:
         parsed(after, "<migrated>")
-        lost = Counter(comments(before)) - Counter(comments(after))
+        lost = Counter(comments(before)) - Counter(comments(after)) - Counter(may_go)
     except (SyntaxError, ValueError, tokenize.TokenError) as error:
         raise Refused(f"the result would not parse ({error})") from None
     if lost:
@@ -158,12 +165,19 @@ def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int | Non
 
 def in_steps(file: File, code: str) -> str:
     """Generated code, indented in the file's own steps: by tabs, or by two spaces."""
-    blocks = (getattr(node, "body", [])[:1] for node in file.tree.body)
-    steps = (indentation(file, each) for block in blocks for each in block if is_alone(file, each))
-    step = next(steps, "    ")
     if '"""' in code or "'''" in code:  # text of the user's, perhaps
         return code
-    return re.sub(r"(?m)^(?: {4})+", lambda found: step * (len(found[0]) // 4), code)
+    own = step(file)
+    return re.sub(r"(?m)^(?: {4})+", lambda found: own * (len(found[0]) // 4), code)
+
+
+def step(file: File) -> str:
+    """The indentation of the first block at the top of a file; four spaces where there is none."""
+    for node in file.tree.body:
+        for first in getattr(node, "body", [])[:1]:
+            if is_alone(file, first):
+                return indentation(file, first)
+    return "    "
 
 
 def formatted(code: str, line_length: int) -> str:

@@ -1,0 +1,278 @@
+"""One statement of a file on LibCST's nodes, which are found from the `ast` nodes of the same file.
+
+The statement is parsed alone, where it stands: `if 1:` above it takes the place of the code around it, so that lines of
+strings and comments keep their columns. Changes are made to nodes. What comes out are edits of those pieces of text whose
+nodes changed, so that the edits of several rules in one statement can be made together.
+
+LibCST takes longer to import than a small file to migrate: import this module where edits are made.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import libcst as cst
+
+from fsdp_migrate.codemods.edit.commas import comments_in, without
+from fsdp_migrate.codemods.edit.differences import Span, differences, spans
+from fsdp_migrate.codemods.edit.template import expression, in_brackets_of, statements
+from fsdp_migrate.codemods.edit.text import Refused, in_steps, indentation, is_alone, newline, step
+from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.facts.file import File
+
+# Makes what takes a node's place out of that node.
+Change = Callable[[Any], Any]
+_KINDS: dict[type[ast.AST], type[cst.CSTNode] | tuple[type[cst.CSTNode], ...]] = {
+    ast.expr: cst.BaseExpression,
+    ast.stmt: (cst.BaseSmallStatement, cst.BaseCompoundStatement),
+    ast.keyword: cst.Arg,
+    ast.Starred: (cst.Arg, cst.StarredElement),
+    ast.arg: cst.Param,
+    ast.alias: cst.ImportAlias,
+}
+
+
+class Statement:
+    """A statement whose nodes can be changed.
+
+    Args:
+        file: the file that it is in.
+        node: the statement, or a node in it.
+
+    Raises:
+        Refused: for what LibCST cannot read.
+    """
+
+    def __init__(self, file: File, node: ast.AST) -> None:
+        self.file = file
+        self.statement = _whole(file, file.statement(node))
+        self.is_alone = is_alone(file, self.statement)
+        self._start, end = self._region()
+        self._prefix = f"if 1:{newline(file)}" if self._is_indented() else ""
+        code = self._prefix + file.text[self._start : end]
+        try:
+            config = cst.PartialParserConfig(default_newline=newline(file))
+            module = cst.parse_module(code, config)
+        except cst.ParserSyntaxError as error:
+            raise Refused(f"LibCST cannot read it: {error.message}") from None
+        if module.code != code:
+            raise Refused("LibCST does not write it as it is")
+        self._module = module
+        self._at: dict[Span, list[cst.CSTNode]] = {}
+        for found, span in spans(module).items():
+            self._at.setdefault(span, []).append(found)
+        self._changes: dict[cst.CSTNode, list[Change]] = {}
+        self._dropped: dict[cst.CSTNode, set[int]] = {}
+        self._above: list[str] = []
+        self._lost: list[str] = []
+        self._footer: Sequence[cst.EmptyLine] = ()
+
+    def _region(self) -> Span:
+        """The part of the file that is parsed: whole lines, with the comments that end its last block."""
+        if not self.is_alone:
+            return self.file.span(self.statement)
+        start, end = self.file.lines(self.statement)
+        if not hasattr(self.statement, "body"):
+            return start, end
+        margin = len(indentation(self.file, self.statement))
+        deeper = re.compile(
+            rf"(?:[ \t]*(?:\r\n|\r|\n))*[ \t]{{{margin + 1},}}#[^\r\n]*(?:\r\n|\r|\n|\Z)"
+        )
+        while found := deeper.match(self.file.text, end):
+            end = found.end()
+        return start, end
+
+    def _is_indented(self) -> bool:
+        return self.is_alone and bool(indentation(self.file, self.statement))
+
+    def __getitem__(self, node: ast.AST) -> Any:
+        """LibCST's node of an `ast` node of this statement.
+
+        Raises:
+            Refused: if the node is of another statement, of a kind that has no counterpart, or in an f-string.
+        """
+        if node is self.statement:
+            return self._root
+        kinds = next((k for kind, k in reversed(_KINDS.items()) if isinstance(node, kind)), ())
+        start, end = (place - self._start + len(self._prefix) for place in self.file.span(node))
+        for found in self._at.get((start, end), ()):
+            if isinstance(found, kinds):
+                return found
+        raise Refused(f"LibCST has no node for {type(node).__name__} there")
+
+    @property
+    def _line(self) -> Any:
+        """The statement, with what else is on its line."""
+        if not self._prefix:
+            return self._module.body[0]
+        return cst.ensure_type(self._module.body[0], cst.If).body.body[0]
+
+    @property
+    def _root(self) -> Any:
+        line = self._line
+        return line.body[0] if isinstance(line, cst.SimpleStatementLine) else line
+
+    def change(self, node: ast.AST | cst.CSTNode, change: Change) -> None:
+        """Lets a function make a new node out of one, in which other changes were made already."""
+        found = self[node] if isinstance(node, ast.AST) else node
+        self._changes.setdefault(found, []).append(change)
+
+    def replace(self, node: ast.expr, code: str, **parts: ast.AST) -> None:
+        """Puts an expression in an expression's place.
+
+        Args:
+            node: what is replaced.
+            code: what takes its place, in which names stand for `parts`.
+            parts: nodes of this statement that the new code keeps, with the changes that are made in them.
+        """
+        own = self[node]
+        self._keep(
+            own, parts, lambda updated, kept: in_brackets_of(updated, expression(code, kept))
+        )
+
+    def instead(self, code: str, **parts: ast.AST) -> None:
+        """Puts statements in the place of this one, in which names stand for parts of it that they keep.
+
+        A comment at its end stays at the last one's.
+
+        Raises:
+            Refused: if the statement shares its line with others.
+        """
+        self._needs_lines()
+        own_step = step(self.file)
+        self._keep(
+            self._line, parts, lambda updated, kept: statements(code, kept, updated, own_step)
+        )
+
+    def _keep(
+        self,
+        node: cst.CSTNode,
+        parts: dict[str, ast.AST],
+        change: Callable[[Any, dict[str, Any]], Any],
+    ) -> None:
+        """Lets a function make a new node out of one and parts of it."""
+        inner = {name: self[part] for name, part in parts.items()}
+
+        def changed(updated: Any) -> Any:
+            kept = {
+                name: updated if part is node else part.visit(_Changes(self._changes, part))
+                for name, part in inner.items()
+            }
+            return change(updated, kept)
+
+        self.change(node, changed)
+
+    def drop(self, item: ast.AST) -> list[str]:
+        """Drops an argument of a call, an entry of a dictionary (by its key) or a context manager of a `with`.
+
+        Returns:
+            The comments that are removed with it: give them to `above` or to `lose`.
+        """
+        around = self.file.parents[item]
+        if isinstance(around, ast.withitem):
+            around = self.file.parents[around]
+        row, wanted = self[around], self[item]
+        fields = ("args", "elements", "items")
+        items = next(getattr(row, name) for name in fields if hasattr(row, name))
+        place = next(at for at, each in enumerate(items) if wanted in (each, *each.children))
+        if row not in self._dropped:
+            places = self._dropped[row] = set()
+            self.change(row, lambda updated: without(updated, places)[0])
+        self._dropped[row].add(place)
+        _, comments = without(row, {place})
+        return comments
+
+    def lose(self, comments: Sequence[str]) -> None:
+        """Allows that comments are lost, which only spoke of what is removed."""
+        self._lost += comments
+
+    def above(self, code: str) -> None:
+        """Puts lines above the statement, below those that were put there before.
+
+        Raises:
+            Refused: if the statement shares its line with others.
+        """
+        self._needs_lines()
+        self._above += in_steps(self.file, code).split("\n")
+
+    def step_out(self) -> None:
+        """Takes the block of this statement out of it, as where a `with` is removed; comments behind its head stand above.
+
+        Raises:
+            Refused: if the block is on the statement's line.
+        """
+        block = self._root.body
+        if not isinstance(block, cst.IndentedBlock):
+            raise Refused("its block is on its line")
+        for comment in comments_in(block.header):
+            self.above(comment)
+        self._footer = block.footer
+        self.change(self._root, lambda updated: cst.FlattenSentinel(updated.body.body))
+
+    def _needs_lines(self) -> None:
+        if not self.is_alone:
+            raise Refused("it shares its line with other code")
+
+    def edits(self) -> list[Edit]:
+        """The edits that turn the statement's text into that of the changed nodes."""
+        changed = cst.ensure_type(
+            self._module.visit(_Changes(self._changes, self._module)), cst.Module
+        )
+        changed = self._with_footer(changed)
+        behind = self._start - len(self._prefix)
+        margin = len(indentation(self.file, self.statement)) if self.is_alone else 0
+        edits = [
+            Edit(behind + start, behind + end, text)
+            for start, end, text in differences(self._module, changed, margin)
+        ]
+        if self._above:
+            indent, end_of_line = indentation(self.file, self.statement), newline(self.file)
+            lines = "".join(f"{indent}{line}{end_of_line}" for line in self._above)
+            edits.insert(0, Edit(self._start, self._start, lines))
+        if self._lost:
+            edits.append(Edit(self._start, self._start, "", tuple(self._lost)))
+        return edits
+
+    def _with_footer(self, changed: cst.Module) -> cst.Module:
+        """The comments that end a block that was taken out, behind its statements."""
+        if not self._footer:
+            return changed
+        if not self._prefix:
+            return changed.with_changes(footer=[*self._footer, *changed.footer])
+        around = cst.ensure_type(changed.body[0], cst.If)
+        block = cst.ensure_type(around.body, cst.IndentedBlock)
+        block = block.with_changes(footer=[*self._footer, *block.footer])
+        return changed.with_changes(body=[around.with_changes(body=block)])
+
+
+class _Changes(cst.CSTTransformer):
+    """Makes the changes of nodes, inner ones first; what has none in it stays the object that it is."""
+
+    def __init__(self, changes: dict[cst.CSTNode, list[Change]], root: cst.CSTNode) -> None:
+        super().__init__()
+        self._of = changes
+        self._with_changes: set[cst.CSTNode] = set()
+        self._find(root)
+
+    def _find(self, node: cst.CSTNode) -> bool:
+        inside = [self._find(child) for child in node.children]
+        if node in self._of or any(inside):
+            self._with_changes.add(node)
+        return node in self._with_changes
+
+    def on_visit(self, node: cst.CSTNode) -> bool:
+        return node in self._with_changes
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        for change in self._of.get(original_node, ()):
+            updated_node = change(updated_node)
+        return updated_node
+
+
+def _whole(file: File, statement: ast.stmt) -> ast.stmt:
+    """A statement, or the `if` that an `elif` belongs to."""
+    above = file.parents[statement]
+    while isinstance(above, ast.If) and file.source(statement).startswith("elif"):
+        statement, above = above, file.parents[above]
+    return statement
