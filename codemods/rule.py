@@ -80,6 +80,7 @@ class Found(NamedTuple):
         edits: makes the edits; called only where they are needed.
         imports: names that the edits use.
         removed: code that the edits take away, so that nothing in it counts as a use any more.
+        refused: what it is if the edits cannot be made.
     """
 
     rule: Rule
@@ -90,3 +91,4 @@ class Found(NamedTuple):
     edits: Edits | None = None
     imports: tuple[Import, ...] = ()
     removed: tuple[ast.AST, ...] = ()
+    refused: Action = Action.RUNTIME

@@ -147,9 +147,11 @@ def _settled(
                 raise Refused("another rewrite changes the same code")
         except Refused as refusal:
             message = f"stays on the bridge: {refusal}"
+            if each.refused is Action.MANUAL:
+                message = f"{each.message}: do this yourself, because {refusal}"
             settled.append(
                 each._replace(
-                    action=Action.RUNTIME, message=message, edits=None, imports=(), removed=()
+                    action=each.refused, message=message, edits=None, imports=(), removed=()
                 )
             )
             continue

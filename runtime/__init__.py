@@ -15,7 +15,7 @@ from .api import *  # noqa: F403 (FSDP1's options)
 from .bridge import FullyShardedDataParallel
 from .changed import ChangedFromFSDP1
 from .clip import clip_grad_norm_
-from .forms import is_sharded, is_wrapper, unwrap
+from .forms import is_sharded, unwrap
 from .gather import local_shard
 from .gradients import no_sync
 from .in_place import like_fsdp1, units
@@ -56,7 +56,7 @@ __all__ = [
     "_module_wrap_policy", "_or_policy", "always_wrap_policy", "api", "broadcast_module_states",
     "cast_buffers", "clip_grad_norm_", "default_auto_wrap_policy", "enable_wrap",
     "flatten_sharded_optim_state_dict", "full_optim_state_dict", "fully_sharded_data_parallel",
-    "get_state_dict_type", "is_sharded", "is_wrapper", "lambda_auto_wrap_policy", "like_fsdp1",
+    "get_state_dict_type", "is_sharded", "lambda_auto_wrap_policy", "like_fsdp1",
     "local_shard", "no_sync", "optim_state_dict", "optim_state_dict_to_load", "rekey_optim_state_dict",
     "run_in_full_precision", "scatter_full_optim_state_dict", "set_state_dict_type",
     "shard_full_optim_state_dict", "sharded_grad_scaler", "sharded_optim_state_dict",

@@ -33,13 +33,9 @@ def unwrap(model: nn.Module) -> Any:
     return model
 
 
-def is_wrapper(module: object) -> bool:
-    """Whether ``module`` is a wrapper of another one, the bridge's or FSDP1's: a unit that is sharded in place is none."""
-    return is_fsdp1(type(module)) or WRAPPED in getattr(module, "_modules", ())
-
-
 def _is_around(model: nn.Module) -> bool:
-    return is_wrapper(model) or isinstance(model, _OTHERS)
+    is_wrapper = is_fsdp1(type(model)) or WRAPPED in model._modules
+    return is_wrapper or isinstance(model, _OTHERS)
 
 
 def is_sharded(model: object) -> bool:

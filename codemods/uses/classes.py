@@ -4,13 +4,17 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
+from fsdp_migrate.codemods.constructor.construction import constructions
+from fsdp_migrate.codemods.constructor.form import decide
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.decided import decided, outermost
+from fsdp_migrate.codemods.edit.text import Refused, comments_between
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.codemods.uses.wrappers import Selects, Walks
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import models_of
-from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.scopes import Parameter
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP007", "isinstance")
@@ -18,16 +22,15 @@ RULES = (RULE,)
 
 _FIRST = "is true for every sharded model now, so that the branch for FSDP1's class below is not taken: ask for that first"
 _TOO = "is true of the models of FSDP1's constructors, too, from now on: what it decides for FSDP2 alone is theirs as well"
-_NO_WRAPPER = "is true of the modules in the wrappers now, which are the units: leave it out"
+_ALWAYS_FALSE = (
+    "left out FSDP1's wrappers: a unit is the module itself, so this is always false now"
+)
 _BOTH = (
-    "is true of a unit, which is its wrapper and the module in it at once: what is done with other modules was done with that "
-    "module, and is not done with the unit"
+    "met FSDP1's wrapper and the module in it one after the other, which are one module now: only the branch for FSDP "
+    "runs for it, so do there what the other branch did with the module"
 )
 _FALSE = "is false of every model that fully_shard shards: ask for FSDPModule"
-# What calls a function with each module of a model.
-_WALKS = ("apply", "apply_activation_checkpointing", "filter")
 _SECOND = re.compile(r"fsdp_?2", re.IGNORECASE)
-_IS_WRAPPER = f"{RUNTIME}.is_wrapper"
 _OF_ACCELERATE = ("prepare", "prepare_model", "extract_model_from_parallel", "unwrap_model")
 _NOT_KNOWN = "Accelerate asks for torch's FSDP1, which a model on FSDP2 is not: it may wrap it again, or not unwrap it"
 
@@ -39,8 +42,11 @@ def find(context: Context) -> Iterator[Found]:
     references = [node for node, name in context.references.items() if name == CLASS]
     if not references or not context.plain:
         return
-    of_wrappers = [n for n in references if is_tested(context, n) and _tells_apart(context, n)]
-    yield from (_of_wrappers(context, reference) for reference in of_wrappers)
+    of_wrappers = dict(_not_of_units(context, references))
+    for reference, selects in of_wrappers.items():
+        found = _of_wrappers(context, reference, selects)
+        if found is not None:
+            yield found
     about = [n for n in references if is_tested(context, n) or context.is_annotation(n)]
     about += [node for node, name in context.quoted.items() if name == CLASS]
     about = [node for node in about if node not in of_wrappers]
@@ -61,22 +67,70 @@ def find(context: Context) -> Iterator[Found]:
         )
 
 
-def _of_wrappers(context: Context, reference: ast.expr) -> Found:
-    """A test for wrappers among modules: in place the units are the modules themselves."""
-    test = context.file.parents[reference]
-    if not _passes_over(context.file, reference):
+def _not_of_units(
+    context: Context, references: Iterable[ast.expr]
+) -> Iterator[tuple[ast.expr, Selects]]:
+    """The tests that met a wrapper and the module in it, and do not select the wrappers."""
+    walks, file = Walks(context.models), context.file
+    for reference in references:
+        if not is_tested(context, reference):
+            continue
+        test = _test_of(file, reference)
+        if walks.meets_both(test, file):
+            selects = walks.selects(test, file)
+            if selects is not Selects.UNITS:
+                yield reference, selects
+
+
+def _of_wrappers(context: Context, reference: ast.expr, selects: Selects) -> Found | None:
+    """A test for wrappers among modules that a unit, which is both, must not pass or fail as it is."""
+    test = _test_of(context.file, reference)
+    if selects is Selects.BOTH:
         return Found(RULE, reference, Action.MANUAL, _BOTH)
-    if not isinstance(test, ast.Call) or not context.means("is_wrapper", test, _IS_WRAPPER):
-        return Found(RULE, reference, Action.MANUAL, _NO_WRAPPER)
+    forms = context.program.once(_forms, context.form)
+    if forms == {False}:
+        return None  # every model stays in a wrapper
+    is_among_others = context.file.parents[reference] is not test
+
+    def edits() -> list[Edit]:
+        if is_among_others:
+            return [_without(context, test, reference)]
+        return decided(context.file, test, answer=False)
+
+    try:
+        if False in forms:
+            raise Refused("other models stay in FSDP1's wrapper")
+        edits()
+    except Refused as refusal:
+        message = f"{_ALWAYS_FALSE}: remove it yourself, because {refusal}"
+        return Found(RULE, reference, Action.MANUAL, message)
+    around = context.file.parents[outermost(context.file, test)]
     return Found(
         RULE,
-        test,
-        Action.RUNTIME,
-        "becomes is_wrapper: a unit that is sharded in place is the module itself, and has no wrapper",
-        edits=lambda: [context.replace(test, f"is_wrapper({context.source(test.args[0])})")],
-        imports=(Import(RUNTIME, "is_wrapper", reference),),
-        removed=(reference,),
+        around if isinstance(around, ast.If) else test,
+        Action.REWRITE,
+        f"{_ALWAYS_FALSE} and is removed",
+        context.source(test),
+        edits=edits,
+        removed=(reference,) if is_among_others else (test,),
+        refused=Action.MANUAL,
     )
+
+
+def _without(context: Context, test: ast.Call, reference: ast.expr) -> Edit:
+    """`isinstance(module, (FSDP, DDP))` without one of its classes."""
+    classes = test.args[1]
+    assert isinstance(classes, ast.Tuple)
+    others = [context.source(each) for each in classes.elts if each is not reference]
+    if comments_between(context.file, *context.file.span(classes)):
+        raise Refused("a comment stands in the test")
+    return context.replace(classes, others[0] if len(others) == 1 else f"({', '.join(others)})")
+
+
+def _forms(program: Program, form: str) -> set[bool]:
+    """Whether the constructors of a program leave FSDP1's wrapper."""
+    contexts = [Context(file, program, form=form) for file in program.files]
+    return {decide(c).form is not None for context in contexts for c in constructions(context)}
 
 
 def _false_now(context: Context, about: Iterable[ast.expr]) -> Iterator[Found]:
@@ -173,63 +227,8 @@ def _by_others(context: Context) -> Iterator[Found]:
                 yield Found(RULE, call, Action.MANUAL, _NOT_KNOWN, f"{name}(...)")
 
 
-def _tells_apart(context: Context, reference: ast.expr) -> bool:
-    """Whether a test tells wrappers from the modules in them: in a loop over modules, or in a function asked of each."""
-    file = context.file
-    bindings = file.bindings(_test_of(file, reference).args[0])
-    is_item = any(isinstance(getattr(b, "node", 0), ast.For | ast.comprehension) for b in bindings)
-    if not is_item and not any(_is_asked_of_each(file, binding) for binding in bindings):
-        return False
-    decides = _decides(file, reference)
-    has_two = isinstance(decides, ast.If | ast.IfExp) and bool(decides.orelse)
-    return has_two or _passes_over(file, reference)
-
-
 def _test_of(file: File, reference: ast.expr) -> ast.Call:
     return next(each for each in file.ancestors(reference) if isinstance(each, ast.Call))
-
-
-def _decides(file: File, reference: ast.expr) -> ast.AST:
-    """What a test decides: a branch, a negation, or which modules a comprehension has."""
-    test = _test_of(file, reference)
-    return next(
-        each
-        for each in file.ancestors(test)
-        if isinstance(each, ast.stmt | ast.IfExp)
-        or isinstance(getattr(each, "op", None), ast.Not)
-        or hasattr(each, "generators")
-    )
-
-
-def _passes_over(file: File, reference: ast.expr) -> bool:
-    """Whether nothing is done with a wrapper."""
-    decides = _decides(file, reference)
-    if isinstance(decides, ast.If):
-        return not decides.orelse and _leaves(decides.body[-1])
-    return isinstance(decides, ast.UnaryOp)
-
-
-def _leaves(statement: ast.stmt) -> bool:
-    """`continue`, `return`, `return False`: nothing is done with a wrapper."""
-    if isinstance(statement, ast.Return):
-        value = statement.value or ast.Constant(None)
-        return isinstance(value, ast.Constant) and not value.value
-    return isinstance(statement, ast.Continue)
-
-
-def _is_asked_of_each(file: File, binding: object) -> bool:
-    """Whether a parameter is each module of a model: of what is given to `apply`, `filter` or as a `check_fn`."""
-    if not isinstance(binding, Parameter):
-        return False
-    function = binding.function
-    name = getattr(function, "name", "")
-    for value in [function] if isinstance(function, ast.Lambda) else file.loads.get(name, ()):
-        user = file.parents[value]
-        if isinstance(user, ast.keyword) and user.arg == "check_fn":
-            return True
-        if isinstance(user, ast.Call) and value in user.args and last_name(user.func) in _WALKS:
-            return True
-    return False
 
 
 def is_tested(context: Context, reference: ast.expr) -> bool:

@@ -27,7 +27,14 @@ PROGRAMS = Path(__file__).parent / "programs"
 SHARED = Path(__file__).parent / "shared"
 
 # One of a kind each; the others are for `make thorough`.
-CHOSEN = {"ema-in-place", "rates-by-names", "clamped", "trainer-alone", "models-in-a-dataclass"}
+CHOSEN = {
+    "clamped",
+    "ema-in-place",
+    "guards-of-modules",
+    "models-in-a-dataclass",
+    "rates-by-names",
+    "trainer-alone",
+}
 
 # What differs after the migration, and the rule that reports it. FSDP1 showed the program its shards where FSDP2 shows
 # parameters whole: one clips by the norm over all ranks and not by each rank's own, one takes the norm of each parameter,
