@@ -25,13 +25,17 @@ def floor(dtype: str) -> float:
     return max(TOLERANCE, eps(dtype))
 
 
+AFTER = 6
+"""The order of what is compared when the programs have ended."""
+
+
 @dataclass(frozen=True, order=True)
 class Difference:
     """One place where the runs differ.
 
     Attributes:
         step: the optimizer step, counted from 1; 0 is the start.
-        order: within a step: what a program computes first comes first.
+        order: within a step: what a program computes first comes first; `AFTER` is what is left when it has ended.
         rank: -1 for what all ranks share.
         index: of a loss, which one of the rank's it is, counted from 0.
         parameter: what it began with, where that is known.
@@ -46,6 +50,8 @@ class Difference:
     parameter: str = ""
 
     def __str__(self) -> str:
+        if self.order == AFTER:
+            return f"{self.what}: {self.text}"
         where = f"step {self.step}" if self.step else "the start"
         where += f" on rank {self.rank}" if self.rank >= 0 else ""
         began = f", begins with {self.parameter}" if self.parameter else ""

@@ -51,7 +51,12 @@ class Scene:
 
     @property
     def output(self) -> str:
-        """What the launcher printed, and under a plain `python` the ranks, too."""
+        """What the launcher printed, and under a plain `python` the ranks, too, with the errors last."""
+        return self.standard + _text(self.folder / "errors")
+
+    @property
+    def standard(self) -> str:
+        """The same without what went to standard error."""
         return _text(self.folder / "output")
 
     def _tails(self) -> Iterator[str]:

@@ -7,6 +7,7 @@ from fsdp_migrate.verify.compare import compare, floor
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.sources import Sources
 from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.views.text import counted
 
@@ -46,8 +47,17 @@ def check_migrated(run: Run, changed: tuple[str, ...]) -> list[str]:
     return [f"changed, but not run: {named} ({len(idle)} of {len(changed)} files)"]
 
 
-def judge(original: Run, migrated: Run, tolerance: float | None, recording: Recording) -> Verdict:
-    """Compare first values, training, printed numbers and last values; for the tolerance see `compare`."""
+def judge(
+    original: Run,
+    migrated: Run,
+    tolerance: float | None,
+    recording: Recording,
+    sources: Sources | None = None,
+) -> Verdict:
+    """Compare first values, training, printed lines and last values.
+
+    For the tolerance see `compare`; `sources` is the original's code, which says what a printed number is.
+    """
     asked, tolerance = tolerance, floor(original.dtypes[0]) if tolerance is None else tolerance
     comparison = compare(original, migrated, asked)
     begins = values.first(original), values.first(migrated)
@@ -78,7 +88,7 @@ def judge(original: Run, migrated: Run, tolerance: float | None, recording: Reco
         buffer=buffer,
         canonical=recording.canonical,
         emulated=bool(recording.emulate),
-        printed=outputs.printed(original, migrated, tolerance),
+        printed=outputs.printed(original, migrated, tolerance, sources),
     )
 
 

@@ -4,27 +4,21 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.verify import (
-    causes,
-    failures,
-    folders,
-    launch,
-    outputs,
-    processes,
-    quirks,
-    records,
-)
+from fsdp_migrate.findings import Finding
+from fsdp_migrate.verify import causes, failures, files, folders, launch, processes, quirks, records
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, judge
+from fsdp_migrate.verify.left import Left
 from fsdp_migrate.verify.live import Live
 from fsdp_migrate.verify.options import Options, Recording
+from fsdp_migrate.verify.sources import Sources
 from fsdp_migrate.verify.values import first as first_values
 from fsdp_migrate.verify.verdict import Verdict
 
@@ -69,13 +63,13 @@ class Pair:
     def run(self, folder: Path) -> Verdict:
         """Run both in copies below `folder` and compare them; where they differ, look why."""
         how = self.how
-        before, after, notes = self._programs(folder)
+        before, after, notes, left = self._programs(folder)
         if how.nodes is not None:
             how.nodes.check()
             if launch.choose(how.launcher, before.script) != "torchrun":
                 raise Unverifiable("a program that starts its own processes runs on one node")
         changed, diff = folders.compared(before, after)
-        old, new = outputs.files(before.root), outputs.files(after.root)
+        old, new = files.state(before.root), files.state(after.root)
         recording = how.recording
         if how.may_emulate and launch.needs_cuda(before.root):
             recording = replace(recording, emulate=how.ranks)
@@ -89,19 +83,24 @@ class Pair:
             rest = ["what follows the first difference (--quick)"]
             return replace(verdict, uncompared=rest, notes=notes, diff=diff)
         idle = check_migrated(other, changed)
-        verdict = judge(one, other, how.tolerance, recording)
-        both, odd, unread = outputs.compare(
-            outputs.checkpoints(before.root, old),
-            outputs.checkpoints(after.root, new),
+        sources = Sources([before.root / name for name in _ran(one)], left)
+        verdict = judge(one, other, how.tolerance, recording, sources)
+        saved = files.written(before.root, old)
+        found = files.compare(
+            saved,
+            files.written(after.root, new),
             one.steps + 1,
             verdict.tolerance,
             verdict.max_abs_param_diff or 0.0,
+            sources,
         )
-        verdict = verdict.also(odd)
+        verdict = verdict.also(found.differences)
         verdict = replace(
             verdict,
             cause=causes.behind_findings(verdict.cause, notes),
-            uncompared=[*idle, *unread, *verdict.uncompared, *_never(both, verdict)],
+            files=found.files,
+            printed=[*verdict.printed, *found.printed],
+            uncompared=[*idle, *found.unread, *verdict.uncompared, *_never(found.files, verdict)],
             notes=notes + verdict.notes,
             quirks=quirks.read(other, after.root),
             environment=launch.describe(how, before),
@@ -110,27 +109,35 @@ class Pair:
         unclear = not verdict.equal or not all(line.cause for line in verdict.printed)
         if how.repeat or (how.repeat is None and unclear):
             how.progress.stage("the original program once more, against itself")
-            twin = self._again(before, recording, folder)
-            verdict = verdict.without(judge(one, twin, how.tolerance, recording))
+            twin, again = self._again(before, recording, folder)
+            control = judge(one, twin, how.tolerance, recording)
+            noise = files.compare(saved, again, one.steps + 1, verdict.tolerance, 0.0)
+            control = replace(control, printed=[*control.printed, *noise.printed])
+            verdict = verdict.without(control, noise.differences)
         return verdict
 
-    def _programs(self, folder: Path) -> tuple[Program, Program, list[str]]:
-        """Fresh copies of both, and the warnings of the migration."""
+    def _programs(self, folder: Path) -> tuple[Program, Program, list[str], Left]:
+        """Fresh copies of both, the warnings of the migration, and what it left to people."""
         before = self._copy("original", self.original, folder)
         after = self._copy("migrated", self.migrated or self.original, folder)
         before, after = replace(before, twin=after.source), replace(after, twin=before.source)
         if self.migrated is not None:
-            return before, after, []
+            return before, after, [], Left(before.root)
         self.how.progress.stage("migrating a copy")
-        return before, after, migrate(after.root, self.how.form)
+        notes, manual = migrate(after.root, self.how.form)
+        return before, after, notes, Left(before.root, manual)
 
-    def _again(self, program: Program, recording: Recording, folder: Path) -> records.Run:
-        """Run a fresh copy of the original once more."""
+    def _again(
+        self, program: Program, recording: Recording, folder: Path
+    ) -> tuple[records.Run, dict[str, Path]]:
+        """Run a fresh copy of the original once more; returns also the files that it writes."""
         place = folder / "control"
         fresh = replace(self._copy("original", self.original, place), twin=program.twin)
         # On several nodes its records need a name of their own.
         again = replace(self.how, nodes=self.how.nodes and self.how.nodes.again(place.name))
-        return replace(self, how=again)._run(fresh, recording, place, Live(place, again))
+        before = files.state(fresh.root)
+        run = replace(self, how=again)._run(fresh, recording, place, Live(place, again))
+        return run, files.written(fresh.root, before)
 
     def _copy(self, name: str, path: Path, folder: Path) -> Program:
         """A copy of one of the programs."""
@@ -188,8 +195,10 @@ class Pair:
         return run_program(program, folder, self.how, recording, live.look)
 
 
-def migrate(root: Path, form: str) -> list[str]:
-    """Migrate the Python files below `root`, a copy, in place, by the project's settings; returns warnings.
+def migrate(root: Path, form: str) -> tuple[list[str], list[Finding]]:
+    """Migrate the Python files below `root`, a copy, in place, by the project's settings.
+
+    Returns warnings, and the findings that a person must look at, with paths relative to `root`.
 
     Raises Unverifiable where nothing changes, so that there is nothing to compare.
     """
@@ -203,13 +212,25 @@ def migrate(root: Path, form: str) -> list[str]:
     for change in report.changes:
         change.path.write_bytes(change.after)
     warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]
-    if manual := report.manual:
-        first = f"{manual[0].code} at {Path(manual[0].path).name}:{manual[0].line}"
+    manual = [finding._replace(path=_below(root, finding.path)) for finding in report.manual]
+    if manual:
+        first = f"{manual[0].code} at {manual[0].path}:{manual[0].line}"
         warnings.append(f"{len(manual)} {causes.BY_HAND} {first}")
     if not report.changes:
         nothing = "the migration changes nothing: give a migrated program with --migrated, and its original as SCRIPT"
         raise Unverifiable("; ".join([nothing, *warnings]))
-    return warnings
+    return warnings, manual
+
+
+def _below(root: Path, path: str) -> str:
+    """A path relative to a folder that it is in."""
+    full = Path(path).resolve()
+    return full.relative_to(root).as_posix() if full.is_relative_to(root) else path
+
+
+def _ran(run: records.Run) -> list[str]:
+    """The files of the program that ran on any rank, relative to its folder."""
+    return [*dict.fromkeys(file for rank in run.ranks for file in rank.files)]
 
 
 def _free_memory() -> int:
@@ -222,13 +243,13 @@ def _free_memory() -> int:
     return 1024 * int(next(free, "0"))
 
 
-def _never(checkpoints: int, verdict: Verdict) -> Iterator[str]:
+def _never(compared: Sequence[str], verdict: Verdict) -> Iterator[str]:
     """What was not compared, whatever the result."""
     yield "evaluations, and models that no optimizer trains, beyond what is printed and saved"
     if verdict.tolerance:
         yield "last parameters and buffers are shown, and judged with --tolerance 0 only"
-    if not checkpoints:
-        yield "checkpoints: none that both programs wrote below their folder"
+    if not compared:
+        yield "files: none that both programs wrote below their folder"
 
 
 def _notes(program: Program, how: Options, run: records.Run) -> Iterator[str]:
@@ -266,7 +287,7 @@ def run_program(
     expected = how.ranks if launcher == "torchrun" else 0
     scene = failures.Scene(program, outcome, place, expected, found)
     if outcome.stopped:
-        return records.Run(found, outcome.seconds, scene.output, stopped=True)
+        return records.Run(found, outcome.seconds, scene.standard, stopped=True)
     try:
         failures.check(scene)
     except ProgramFailed as failure:
@@ -279,4 +300,4 @@ def run_program(
         ranks = (rank for one in shared for rank in records.read_ranks(one))
         found = sorted(ranks, key=lambda rank: rank.rank)
     told = [replace(rank, output=scene.printed(rank.rank)) for rank in found]
-    return records.Run(told, outcome.seconds, scene.output)
+    return records.Run(told, outcome.seconds, scene.standard)

@@ -47,7 +47,7 @@ def run(
     timeout: float,
     look: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Run a program to its end, or to the end of its time; what it prints goes to the file `output`.
+    """Run a program to its end, or to the end of its time; what it prints goes to the files `output` and `errors` beside it.
 
     `look` is called now and then, and says whether the program shall end.
     """
@@ -58,7 +58,7 @@ def run(
     def ended(status: int = -1, **how: Any) -> Outcome:
         return Outcome(status, time.monotonic() - start, **how)
 
-    with output.open("wb") as file:
+    with output.open("wb") as file, output.with_name("errors").open("wb") as errors:
         try:
             process = subprocess.Popen(
                 command,
@@ -66,7 +66,7 @@ def run(
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
-                stderr=subprocess.STDOUT,
+                stderr=errors,
                 start_new_session=True,
             )
             while True:
@@ -76,7 +76,7 @@ def run(
                     return Outcome(-1, timeout, timed_out=True, stacks=_stacks(records))
                 if look():
                     return ended(stopped=True)
-                printed = [output, *output.parent.glob("logs/**/*.log")]
+                printed = [output, Path(errors.name), *output.parent.glob("logs/**/*.log")]
                 if sum(path.stat().st_size for path in printed) > OUTPUT:
                     return ended(flooded=True)
         finally:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fsdp_migrate.verify.causes import Cause, find
 from fsdp_migrate.verify.compare import Comparison, Difference, largest
-from fsdp_migrate.verify.outputs import Printed
+from fsdp_migrate.verify.outputs import Printed, count_of_lines
 from fsdp_migrate.verify.quirks import Line
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.views.text import counted
 
 _PARAMETERS = 50
 """At most so many parameters in the JSON."""
+
+_LISTED = 12
+"""At most so many things that were compared are named in a text."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Verdict(Comparison):
         cause: why they differ, as far as that is known.
         control: the original against itself, if it ran twice.
         quirks: what each `like_fsdp1` of the migrated program did.
-        printed: lines with other numbers, which are no difference of the training.
+        printed: lines with other words or numbers, which are no difference of the training.
+        files: those that were compared, each with what is in it.
         diff: of the programs' Python files.
     """
 
@@ -53,6 +57,7 @@ class Verdict(Comparison):
     control: Verdict | None = None
     quirks: list[Line] = field(default_factory=list)
     printed: list[Printed] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
     diff: str = ""
 
     @property
@@ -87,11 +92,17 @@ class Verdict(Comparison):
         cause = self.cause or find(min(both, default=None), self.original, self.migrated, "")
         return replace(self, differences=both, cause=cause)
 
-    def without(self, control: Verdict) -> Verdict:
-        """The same with the original against itself, and without the lines that it then prints otherwise."""
-        noise = {line.words for line in control.printed}
-        kept = [line for line in self.printed if line.words not in noise]
-        return replace(self, printed=kept, control=control)
+    def without(self, control: Verdict, noise: Sequence[Difference] = ()) -> Verdict:
+        """The same with the original against itself, and without what the original itself does otherwise the second time.
+
+        `noise` are the files that it then writes otherwise.
+        """
+        lines = {(line.place, line.words) for line in control.printed}
+        kept = [line for line in self.printed if (line.place, line.words) not in lines]
+        files = {found.what for found in noise}
+        differences = [found for found in self.differences if found.what not in files]
+        cause = self.cause if differences else None
+        return replace(self, printed=kept, control=control, differences=differences, cause=cause)
 
     @property
     def deterministic(self) -> bool:
@@ -112,8 +123,26 @@ class Verdict(Comparison):
         return f"time and memory: not judged, {why}"
 
     @property
+    def compared(self) -> Iterator[str]:
+        """What was compared, equal or not."""
+        ranks, steps = self.original.ranks, counted(self.original.steps, "step")
+        losses = max((len(rank.losses) for rank in ranks), default=0)
+        yield f"{counted(losses, 'loss')} on each of {counted(len(ranks), 'rank')}"
+        yield f"the gradient norm and the learning rates of {steps}"
+        if self.parameters is not None:
+            yield f"{counted(len(self.parameters), 'parameter')} after the last step, and the buffers"
+        if lines := count_of_lines(self.original):
+            yield f"{counted(lines, 'printed line')}"
+        yield from self.files
+
+    @property
     def remarks(self) -> Iterator[str]:
         """What every report says beside the verdict, a line each."""
+        compared = [*self.compared]
+        more = (
+            [f"{counted(len(compared) - _LISTED, 'more file')}"] if len(compared) > _LISTED else []
+        )
+        yield f"compared: {'; '.join([*compared[:_LISTED], *more])}"
         for text in self.uncompared:
             yield f"not compared: {text}"
         yield f"gradient norms: largest relative difference {self.max_rel_grad_norm:.3g}"
@@ -213,6 +242,7 @@ class Verdict(Comparison):
             "quirks": [line.to_json() for line in self.quirks],
             "said": self.migrated.said,
             "printed": [asdict(line) for line in self.printed],
+            "compared": [*self.compared],
         }
 
 

@@ -1,9 +1,8 @@
-"""What programs print and write: compared by their numbers and by their content."""
+"""What programs print: compared by words and numbers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,6 @@ from fsdp_migrate.verify.options import Recording
 from fsdp_migrate.verify.records import Rank, Run
 
 from .written import verdict
-
-torch = pytest.importorskip("torch")
 
 
 def run(*outputs: str) -> Run:
@@ -37,8 +34,31 @@ def run(*outputs: str) -> Run:
         ("memory 312 MiB", "memory 900 MiB", False),
         ("wrote /tmp/run1/x.pt", "wrote /tmp/run2/x.pt", False),
         ("a 1\na 2", "a 2\na 1", False),  # ranks that share an output
-        ("a 1\na 2", "a 1", False),
+        ("a 1\na 2", "a 1", True),
         ("a nan", "a nan", False),
+        ("a nan", "a 1.5", True),
+        ("loss 1", "loss 1.02", True),
+        ("tensor([1.])", "tensor([2.])", True),
+        # without numbers
+        ("saved", "saved", False),
+        ("saved the best", "", True),
+        ("", "skipped: no model", True),
+        ("a\nb", "b\na", False),
+        ("wrapped: True", "wrapped: False", True),
+        ("<Model at 0x7f12>", "<Model at 0x7f99>", False),
+        # times and rates by any name, and what stands beside them
+        ("time_taken: 27.7", "time_taken: 31.2", False),
+        ("{'stepTime': 0.3}", "{'stepTime': 0.4}", False),
+        ("512.0 samples/sec", "498.1 samples/sec", False),
+        ("took 900ms", "took 1.2s", False),
+        ("took 3.2s, loss 1.5", "took 9.9s, loss 1.9", True),
+        ("2026-11-27 03:13:15,123 INFO loss 2.31", "2026-11-27 03:14:02,001 INFO loss 2.41", True),
+        ("2026-11-27 03:13:15,123 INFO loss 2.31", "2026-11-27 03:14:02,001 INFO loss 2.31", False),
+        ("loss 2.31 at 512 tokens/s", "loss 2.91 at 512 tokens/s", True),
+        # one number each
+        ("13,648 parameters", "13,648 parameters", False),
+        ("13.6K parameters", "27.3K parameters", True),
+        ("torch 2.13.0", "torch 2.13.1", True),
     ],
 )
 def test_numbers_that_are_printed(one: str, other: str, differs: bool) -> None:
@@ -55,6 +75,13 @@ def test_numbers_that_are_printed(one: str, other: str, differs: bool) -> None:
         (["500 params", "524 params"], ["1024 params"] * 2, "a count or sum"),
         (["norm 3.0", "norm 4.0"], ["norm 5.0"] * 2, "a norm"),
         (["norm 3.0", "norm 4.0"], ["norm 5.5"] * 2, ""),
+        (["13,648 parameters", ""], ["27,296 parameters", ""], "a count or sum"),
+        (["13.6K params", "13.6K params"], ["27.3K params"] * 2, "a count or sum"),
+        (["1_024 elements", "1_024 elements"], ["2_048 elements"] * 2, "a count or sum"),
+        # a norm is no whole number
+        (["steps 3", "steps 4"], ["steps 5"] * 2, ""),
+        (["size 0", "size 512"], ["size 512", "size 512"], "a count or sum"),
+        (["30,000 weights", "40,000 weights"], ["50,000 weights"] * 2, ""),
     ],
 )
 def test_what_is_printed_is_no_verdict(ones: list[str], others: list[str], cause: str) -> None:
@@ -92,28 +119,10 @@ def test_an_original_that_differs_from_itself_is_the_verdict() -> None:
     assert found.to_json()["deterministic"] is False
 
 
-def test_checkpoints_that_both_wrote(tmp_path: Path) -> None:
-    trees = {
-        "one": {"model": {"w": torch.ones(3)}, "step": 7, "seconds": 1.5},
-        "same": {"model": {"w": torch.ones(3)}, "step": 7, "seconds": 9.5},
-        "other": {"model": {"w": torch.ones(3) + 0.5}, "step": 7, "seconds": 1.5},
-        "later": {"model": {"w": torch.ones(3)}, "step": 8, "seconds": 1.5},
-        "less": {"model": {}, "step": 7, "seconds": 1.5},
-    }
-    told = {}
-    for name, tree in trees.items():
-        (tmp_path / name).mkdir()
-        before = outputs.files(tmp_path / name)
-        torch.save(tree, tmp_path / name / "m.pt")
-        told[name] = outputs.checkpoints(tmp_path / name, before)
-    texts = {
-        name: [d.text for d in outputs.compare(told["one"], told[name], 2, 1e-6, 0.0)[1]]
-        for name in trees
-    }
-    assert texts["one"] == texts["same"] == []
-    assert texts["other"] == ["model.w by up to 0.5"]
-    assert texts["later"] == ["step is 7 against 8"]
-    assert texts["less"] == ["model.w is in one of them only"]
-    alone = outputs.compare(told["one"], {}, 2, 1e-6, 0.0)
-    assert alone[2] == ["only one program wrote m.pt (1 such checkpoints)"]
-    assert outputs.checkpoints(tmp_path / "one", outputs.files(tmp_path / "one")) == {}
+def test_many_lines_that_only_one_program_prints_are_counted() -> None:
+    before = "\n".join(f"layer {letter}: FullyShardedDataParallel(" for letter in "abcdefghij")
+    found = outputs.printed(run(before), run("layers: ten"), 1e-6)
+    assert len(found) == 5
+    assert found[0].text == "only the original has 'layer a: FullyShardedDataParallel('"
+    assert "other classes of modules" in found[0].cause
+    assert found[-1].text.endswith("(and 6 more lines)")
