@@ -8,13 +8,22 @@ class Unverifiable(Unusable):
 
 
 class ProgramFailed(Exception):
-    """A program, `original` or `migrated`, failed or did not end: why in one line, and what its ranks said last."""
+    """A program, `original` or `migrated`, failed or did not end.
 
-    def __init__(self, which: str, reason: str, details: str) -> None:
+    Attributes:
+        reason: why, in one line.
+        details: what its ranks said last.
+        trace: the traceback, or what was printed, as it was.
+        hints: what else a reader should know, a line each.
+    """
+
+    def __init__(self, which: str, reason: str, details: str, trace: str = "") -> None:
         super().__init__(which, reason, details)
         self.which = which
         self.reason = reason
         self.details = details
+        self.trace = trace
+        self.hints: list[str] = []
 
     def __str__(self) -> str:
-        return f"the {self.which} program failed: {self.reason}"
+        return "\n".join([f"the {self.which} program failed: {self.reason}", *self.hints])

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import Program
+from fsdp_migrate.verify.left import Left
 from fsdp_migrate.verify.processes import OUTPUT, Outcome
 from fsdp_migrate.verify.records import Ending, Rank, read_endings
+from fsdp_migrate.views.text import counted
 
 _LINES = 30
 _TAIL, _TAILS = 3, 8
@@ -24,10 +26,10 @@ _LOST = re.compile(
     r"Connection (reset|closed) by peer|gloo/transport|Broken pipe|remote process exited"
 )
 """The end of a connection to another rank: what follows from that rank's end, and never the reason."""
-_NO_CUDA = re.compile(
-    r"not compiled with CUDA|no NVIDIA driver|No CUDA GPUs|torch\.cuda|nccl|invalid device",
-    re.IGNORECASE,
-)
+_NO_CUDA = re.compile(r"cuda|nvidia|nccl|\bGPUs?\b|\baccelerator\b|invalid device", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_LAST = 3
+"""Lines at the end of what a program printed that say why it left."""
 _READ = 32 << 20
 """Bytes at the end of an output that are read."""
 _TERMINATED = -15
@@ -47,7 +49,7 @@ class Scene:
         """The error to raise: paths in the copy are shown relative to it, long texts by their end."""
         lines = self._shown(details)[-_LINES:]
         lines += [line for line in self._tails() if line not in lines]
-        return ProgramFailed(self.program.name, reason, "\n".join(lines))
+        return ProgramFailed(self.program.name, reason, "\n".join(lines), details)
 
     @property
     def output(self) -> str:
@@ -105,13 +107,50 @@ def check(scene: Scene) -> None:
         raise scene.failed(f"rank {min(missing)} left no record", scene.errors(min(missing)))
 
 
-def with_cuda(failure: ProgramFailed, emulated: bool) -> ProgramFailed:
+def with_cuda(
+    failure: ProgramFailed, scene: Scene, device: str, *, emulated: bool
+) -> ProgramFailed:
     """The failure, with what CUDA, or its emulation, may have to do with it."""
     if emulated:
         failure.reason += " (CUDA was emulated: no kernels, graphs or extensions of a device)"
-    elif _NO_CUDA.search(failure.reason):
+    elif device == "cpu" and any(map(_NO_CUDA.search, _named(failure, scene))):
         failure.reason += " (there is no CUDA here: --emulate runs it on the CPU)"
     return failure
+
+
+def _named(failure: ProgramFailed, scene: Scene) -> Iterator[str]:
+    """What a failure names: its reason, and the code of the program that raised or the last lines that it printed."""
+    frames = own_frames(scene.program, failure.trace)
+    if not frames:
+        yield failure.reason
+        yield from failure.trace.strip().splitlines()[-_LAST:]
+        return
+    name, line = frames[-1]
+    yield failure.reason.removesuffix(f" ({name}:{line})")
+    lines = [text.partition("#")[0] for text in _text(scene.program.root / name).splitlines()]
+    for code in lines[line - 1 : line]:
+        yield code
+        # A name may have its value from CUDA, as a number of devices that is 0.
+        named = "|".join(_WORD.findall(code))
+        yield from (text for text in lines if re.match(rf"\s*(?:{named})\s*=[^=]", text))
+
+
+def own_frames(program: Program, trace: str) -> list[tuple[str, int]]:
+    """The frames of a traceback that are the program's: the file relative to its folder, and the line."""
+    root = f"{program.root}{os.sep}"
+    found = [(path, int(line)) for path, line in _FRAME.findall(trace) if path.startswith(root)]
+    return [(path.removeprefix(root), line) for path, line in found]
+
+
+def findings_behind(failure: ProgramFailed, migrated: Program, left: Left) -> list[str]:
+    """The findings that the migrated program's failure comes from, or else how many were left."""
+    frames = own_frames(migrated, failure.trace)
+    if found := left.behind(migrated.root, frames):
+        return [f"finding: {left.text(finding)}" for finding in found]
+    if not left.findings:
+        return []
+    count = counted(len(left.findings), "finding")
+    return [f"{count} of the migration may have to do with it, as {left.text(left.findings[0])}"]
 
 
 def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
@@ -150,9 +189,8 @@ def _process(scene: Scene, ending: Ending) -> str:
 
 def _raised_at(scene: Scene, trace: str) -> str:
     """The innermost line of the program in a traceback, in brackets; empty where none of it is there."""
-    root = f"{scene.program.root}{os.sep}"
-    frames = [found for found in _FRAME.findall(trace) if found[0].startswith(root)]
-    return f" ({frames[-1][0].removeprefix(root)}:{frames[-1][1]})" if frames else ""
+    frames = own_frames(scene.program, trace)
+    return f" ({frames[-1][0]}:{frames[-1][1]})" if frames else ""
 
 
 def _late(scene: Scene) -> ProgramFailed:

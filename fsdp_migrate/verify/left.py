@@ -1,77 +1,100 @@
-"""What the migration left to people: the findings by the place that they are on, for failures and for printed lines."""
+"""What the migration left to people: the findings by the place that they are on, for failures and for what differs."""
 
 from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from fsdp_migrate.findings import Finding
 
-_CONTEXT = 2
-"""Names in a construct that are shorter say nothing."""
+_NAME = re.compile(r"[A-Za-z_]\w{3,}")
+Frame = tuple[str, int]
+"""A file of the program, relative to its folder, and a line of it."""
 
 
-@dataclass(frozen=True)
 class Left:
-    """Findings in a program before its migration.
+    """Findings in a program before its migration that a person must look at.
 
-    Attributes:
+    Args:
         root: the folder of the program.
-        findings: those that a person must look at, with paths relative to `root`.
+        find: finds them when they are first asked for, with paths relative to `root`.
     """
 
-    root: Path
-    findings: Sequence[Finding] = field(default=())
+    def __init__(self, root: Path, find: Callable[[], Sequence[Finding]] = tuple) -> None:
+        self.root = root
+        self._find = find
+
+    @cached_property
+    def findings(self) -> Sequence[Finding]:
+        """All of them, in the order of the report."""
+        return self._find()
 
     def at(self, path: Path, node: ast.AST) -> list[Finding]:
         """The findings on an expression of a file of the program."""
         first = getattr(node, "lineno", 0)
-        return self.on_lines(self._name(path), first, getattr(node, "end_lineno", None) or first)
+        name = path.relative_to(self.root).as_posix()
+        return self._on_lines(name, first, getattr(node, "end_lineno", None) or first)
 
-    def on_lines(self, name: str, first: int, last: int) -> list[Finding]:
-        """The findings on lines of a file, by its path relative to the program's folder."""
-        return [
-            finding
-            for finding in self.findings
-            if finding.path == name and finding.line <= last and first <= finding.end_line
-        ]
+    def about(self, pattern: str) -> list[Finding]:
+        """The findings whose construct matches."""
+        return [finding for finding in self.findings if re.search(pattern, finding.construct)]
 
-    def behind(self, migrated: Path, frames: Sequence[tuple[str, int]]) -> list[Finding]:
+    def behind(self, migrated: Path, frames: Sequence[Frame]) -> list[Finding]:
         """The findings that a failure of the migrated program comes from, in the folder `migrated`.
 
+        They are on a line of the traceback or, where none is, on a construct that such a line names, the innermost first.
+
         Args:
-            frames: the file and the line of each frame of a traceback that is the program's, the outermost first.
+            frames: those of the traceback that are the program's, the outermost first.
         """
         for name, line in reversed(frames):
-            first, last = self._before(migrated / name, name, line)
-            if found := self.on_lines(name, first, last):
+            if found := self._on_lines(name, *self._before(migrated, name, line)):
                 return found
+        for name, line in reversed(frames):
+            text = _lines(migrated / name)[line - 1 : line]
+            words = set(_NAME.findall(text[0])) if text else set()
+            own = [found for found in self.findings if words & _last_name(found.construct)]
+            if found := [finding for finding in own if finding.path == name] or own:
+                return found[:1]
         return []
 
     def text(self, finding: Finding) -> str:
         """A finding in one line."""
         return f"{finding.code} at {finding.path}:{finding.line} `{finding.construct}`: {finding.message}"
 
-    def _name(self, path: Path) -> str:
-        return (
-            path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
-        )
+    def _on_lines(self, name: str, first: int, last: int) -> list[Finding]:
+        return [
+            finding
+            for finding in self.findings
+            if finding.path == name and finding.line <= last and first <= finding.end_line
+        ]
 
     def _before(self, migrated: Path, name: str, line: int) -> tuple[int, int]:
-        """The lines of the original that a line of the migrated file has come from."""
-        try:
-            old = (self.root / name).read_text(encoding="utf-8", errors="replace").splitlines()
-            new = migrated.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return line, line
-        for _, start, stop, begin, end in difflib.SequenceMatcher(
-            None, old, new, False
-        ).get_opcodes():
-            if begin < line <= end:
-                same = stop - start == end - begin
+        """The first and last line of the original that a line of the migrated file has come from."""
+        matcher = difflib.SequenceMatcher(
+            None, _lines(self.root / name), _lines(migrated / name), autojunk=False
+        )
+        for _, start, stop, begin, end in matcher.get_opcodes():
+            if not begin < line <= end:
+                continue
+            if stop - start == end - begin:
                 place = start + line - begin
-                return (place, place) if same else (start + 1, stop)
+                return place, place
+            return start + 1, stop
         return line, line
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _last_name(construct: str) -> set[str]:
+    """The last name of a construct, as in `optimizer.load_state_dict(...)`."""
+    return set(_NAME.findall(construct.partition("(")[0])[-1:])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.findings import Finding
+from fsdp_migrate.report import Report
 from fsdp_migrate.verify import causes, failures, files, folders, launch, processes, quirks, records
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
@@ -73,7 +74,12 @@ class Pair:
         recording = how.recording
         if how.may_emulate and launch.needs_cuda(before.root):
             recording = replace(recording, emulate=how.ranks)
-        one, other = self._run_both(before, after, recording, folder)
+        try:
+            one, other = self._run_both(before, after, recording, folder)
+        except ProgramFailed as failure:
+            if failure.which == after.name:
+                failure.hints += failures.findings_behind(failure, after, left)
+            raise
         notes = [*_notes(before, how, one), *notes]
         check_original(one)
         how.progress.stage("comparing")
@@ -122,10 +128,10 @@ class Pair:
         after = self._copy("migrated", self.migrated or self.original, folder)
         before, after = replace(before, twin=after.source), replace(after, twin=before.source)
         if self.migrated is not None:
-            return before, after, [], Left(before.root)
+            return before, after, [], Left(before.root, lambda: _manual(before.root, self.how.form))
         self.how.progress.stage("migrating a copy")
         notes, manual = migrate(after.root, self.how.form)
-        return before, after, notes, Left(before.root, manual)
+        return before, after, notes, Left(before.root, lambda: manual)
 
     def _again(
         self, program: Program, recording: Recording, folder: Path
@@ -202,17 +208,11 @@ def migrate(root: Path, form: str) -> tuple[list[str], list[Finding]]:
 
     Raises Unverifiable where nothing changes, so that there is nothing to compare.
     """
-    from fsdp_migrate.discover import discover
-    from fsdp_migrate.engine import analyse
-    from fsdp_migrate.settings import Options, load_settings
-
-    settings = load_settings([root])
-    options = Options(form=form, select=settings.select, ignore=settings.ignore)
-    report = analyse(discover([root], settings.exclude, settings.root), options)
+    report = _analysed(root, form)
     for change in report.changes:
         change.path.write_bytes(change.after)
     warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]
-    manual = [finding._replace(path=_below(root, finding.path)) for finding in report.manual]
+    manual = _of_people(root, report)
     if manual:
         first = f"{manual[0].code} at {manual[0].path}:{manual[0].line}"
         warnings.append(f"{len(manual)} {causes.BY_HAND} {first}")
@@ -220,6 +220,25 @@ def migrate(root: Path, form: str) -> tuple[list[str], list[Finding]]:
         nothing = "the migration changes nothing: give a migrated program with --migrated, and its original as SCRIPT"
         raise Unverifiable("; ".join([nothing, *warnings]))
     return warnings, manual
+
+
+def _analysed(root: Path, form: str) -> Report:
+    from fsdp_migrate.discover import discover
+    from fsdp_migrate.engine import analyse
+    from fsdp_migrate.settings import Options, load_settings
+
+    settings = load_settings([root])
+    options = Options(form=form, select=settings.select, ignore=settings.ignore)
+    return analyse(discover([root], settings.exclude, settings.root), options)
+
+
+def _manual(root: Path, form: str) -> list[Finding]:
+    """What the tool leaves to people in a program that was migrated otherwise."""
+    return _of_people(root, _analysed(root, form))
+
+
+def _of_people(root: Path, report: Report) -> list[Finding]:
+    return [finding._replace(path=_below(root, finding.path)) for finding in report.manual]
 
 
 def _below(root: Path, path: str) -> str:
@@ -293,7 +312,8 @@ def run_program(
     except ProgramFailed as failure:
         if how.nodes is not None:
             how.nodes.share(program.name, place / "records", failure.reason)
-        raise failures.with_cuda(failure, bool(recording.emulate)) from None
+        emulated = bool(recording.emulate)
+        raise failures.with_cuda(failure, scene, how.device, emulated=emulated) from None
     if how.nodes is not None:
         how.nodes.share(program.name, place / "records")
         shared = how.nodes.meet(program.name, how.timeout)

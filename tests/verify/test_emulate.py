@@ -10,8 +10,9 @@ import pytest
 
 from fsdp_migrate.verify import failures, launch, main
 from fsdp_migrate.verify.errors import ProgramFailed
-from fsdp_migrate.verify.folders import copy
+from fsdp_migrate.verify.folders import Program, copy
 from fsdp_migrate.verify.options import Recording
+from fsdp_migrate.verify.processes import Outcome
 
 from ..forkserver import ForkServer
 
@@ -146,16 +147,54 @@ def test_what_programs_say_of_cuda(emulated: Emulated) -> None:
     assert emulated(PROBES) == (0, "done\n")
 
 
+PROGRAM = """\
+import torch
+devices = torch.cuda.device_count()
+rank = 1
+local = rank % devices
+torch.cuda.set_device(local)
+assert ready()
+x = 1 / 0  # on cuda, too
+"""
+
+
 @pytest.mark.parametrize(
-    ("emulated", "reason", "hint"),
+    ("emulated", "device", "reason", "line", "hint"),
     [
-        (True, "ModuleNotFoundError: No module named 'flash_attn'", "CUDA was emulated"),
-        (False, "AssertionError: Torch not compiled with CUDA enabled", "--emulate runs it"),
-        (False, "ValueError: no", ""),
+        (True, "cpu", "ModuleNotFoundError: No module named 'flash_attn'", 1, "CUDA was emulated"),
+        (
+            False,
+            "cpu",
+            "AssertionError: Torch not compiled with CUDA enabled",
+            7,
+            "--emulate runs it",
+        ),
+        (False, "cpu", "RuntimeError: Cannot access accelerator device", 1, "--emulate runs it"),
+        (False, "cpu", "AttributeError: no attribute '_cuda_setDevice'", 1, "--emulate runs it"),
+        # the code that raised is about CUDA, or takes a number from it
+        (False, "cpu", "AssertionError: Invalid id", 5, "--emulate runs it"),
+        (False, "cpu", "ZeroDivisionError: integer modulo by zero", 4, "--emulate runs it"),
+        # the program says it, and leaves
+        (False, "cpu", "exit status 1", 0, "--emulate runs it"),
+        (False, "cpu", "ValueError: no", 6, ""),
+        (False, "cpu", "ZeroDivisionError: division by zero", 7, ""),
+        (False, "cuda", "RuntimeError: CUDA error: out of memory", 5, ""),
     ],
 )
-def test_a_failure_says_what_cuda_has_to_do_with_it(emulated: bool, reason: str, hint: str) -> None:
-    told = failures.with_cuda(ProgramFailed("original", reason, ""), emulated).reason
+def test_a_failure_says_what_cuda_has_to_do_with_it(
+    emulated: bool, device: str, reason: str, line: int, hint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "cuda_train.py").write_text(PROGRAM)
+    program = Program("original", tmp_path, tmp_path / "cuda_train.py", tmp_path)
+    scene = failures.Scene(program, Outcome(1, 1.0), tmp_path, 2, [])
+    trace = "starting\nThis needs a GPU.\n"
+    if line:
+        trace = (
+            f'Traceback\n  File "{tmp_path}/cuda_train.py", line {line}, in <module>\n{reason}\n'
+        )
+        reason += f" (cuda_train.py:{line})"
+    failure = ProgramFailed("original", reason, "", trace)
+    told = failures.with_cuda(failure, scene, device, emulated=emulated).reason
     assert told.startswith(reason)
     assert (hint in told) if hint else told == reason
 

@@ -115,9 +115,7 @@ def test_a_saved_moving_average_that_stands_is_caught(tolerance: float, programs
     assert differs("--flat", "--optimizer", "Adam").equal
     verdict = differs("--fault", "data")
     assert not verdict.equal
-    assert str(verdict.first).startswith(
-        "checkpoint average.pt: enter.weight by up to"
-    )
+    assert str(verdict.first).startswith("checkpoint average.pt: enter.weight by up to")
     assert verdict.bitwise, "the losses say nothing of it"
 
 
