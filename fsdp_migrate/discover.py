@@ -120,13 +120,23 @@ def _others(paths: Sequence[Path], excluded: _Excluded, known: Collection[str]) 
     found: dict[str, str] = {}
     for folder in (os.path.dirname(path) for path in given if path not in searched):
         root = git.toplevel(folder)
-        around = os.fspath(root or folder)
+        around = folder if root is None else _as_named(os.fspath(root), folder)
         files = () if around in searched else _below(around, [])
         searched.add(around)
         for file, real in files if root else islice(files, _MOST):
             if file.endswith(".py") and real not in known and not excluded(file):
                 found.setdefault(real, file)
     return sorted(map(Path, found.values()))
+
+
+def _as_named(root: str, folder: str) -> str:
+    """The root of a repository as a path of a folder in it begins, which may lead through a link; git resolves those."""
+    above = folder
+    while os.path.realpath(above) != os.path.realpath(root):
+        if os.path.dirname(above) == above:
+            return root
+        above = os.path.dirname(above)
+    return above
 
 
 class _Excluded:

@@ -96,7 +96,7 @@ def _source_if_concerned(
         known[str(path)] = data
     if not mentions_fsdp(data, path.name):
         takes = path.suffix == ".py" and takes_parameters(data)
-        if (takes or uses_accelerate(data, path.name)) and not is_test(shown_path(path)):
+        if (takes or uses_accelerate(data, path.name)) and not is_test(str(path)):
             around.append(path)
         return None
     return source_from_bytes(path, shown_path(path), data, folders)

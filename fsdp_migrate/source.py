@@ -30,6 +30,8 @@ TOO_MUCH = "does not parse: nested too deeply, or too large for this machine's m
 # The first words of each module of a copy of the runtime.
 MARK = "# Vendored by fsdp-migrate"
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*\.py$|conftest\.py$)")
+# What is in the folder of a whole project.
+_MARKS = (".git", "pyproject.toml", "setup.cfg", "setup.py")
 _IMPORTED = re.compile(r"[ \t]*(?:from|import)[ \t]+(\w[\w.]*)(?:[ \t]+import[ \t]+(\w+))?")
 
 
@@ -208,8 +210,17 @@ def shown_path(path: Path) -> str:
 
 @cache
 def is_test(path: str) -> bool:
-    """Whether a file is a test, by its path."""
-    return _TEST.search(path) is not None
+    """Whether a file is a test, by its path in its project: the project itself may be below a folder `tests`."""
+    return _TEST.search(path.removeprefix(_project(os.path.dirname(path)))) is not None
+
+
+@cache
+def _project(folder: str) -> str:
+    """The folder of the project that a folder is in; empty if no file marks one."""
+    if any(os.path.exists(os.path.join(folder, name)) for name in _MARKS):
+        return folder
+    above = os.path.dirname(folder)
+    return "" if above == folder else _project(above)
 
 
 def read_source(path: Path, folders: Folders | None = None) -> Source | Problem:

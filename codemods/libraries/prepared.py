@@ -88,13 +88,13 @@ def find(context: Context) -> Iterator[Found]:
 def _is_concerned(context: Context) -> bool:
     """Whether Accelerate shards what a file trains: not for a test that sets nothing, for inference, in Accelerate itself."""
     program, file, reach = context.program, context.file, context.program.reach
-    is_accelerates_own = is_accelerates(context) and not is_test(file.shown)
+    is_accelerates_own = is_accelerates(context) and not is_test(str(file.path))
     if not (program.is_set or program.has(_PYTHON)) or is_accelerates_own:
         return False
-    if _SECOND(file.text) or (is_test(file.shown) and "fsdp_version" in file.text):
+    if _SECOND(file.text) or (is_test(str(file.path)) and "fsdp_version" in file.text):
         return False  # it is written for FSDP2, or tests each version
     sets = _SETS(file.text)
-    if sets or is_test(file.shown) or not prepared_of(program).shards(file):
+    if sets or is_test(str(file.path)) or not prepared_of(program).shards(file):
         return sets
     trains = any(word in file.text for word in ("optim", "backward(", ".train("))
     return trains or not reach.is_start(str(file.path))

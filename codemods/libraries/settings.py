@@ -76,7 +76,7 @@ def _of_environment(context: Context) -> Iterator[Found]:
     file = context.file
     if _SWITCH not in file.text:
         return  # nothing reads the others
-    if is_test(file.shown):
+    if is_test(str(file.path)):
         return
     for place, name, value in _variables(file):
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
@@ -109,7 +109,7 @@ def _variables(file: File) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
 def _only_reads(context: Context, node: ast.AST) -> bool:
     """Whether a test checks how settings are read, and trains nothing: the old ones are what it is about."""
     file = context.file
-    if not is_test(file.shown):
+    if not is_test(str(file.path)):
         return False
     at = getattr(node, "lineno", 0)
     inside = (f for f in file.of(ast.FunctionDef) if f.lineno <= at <= (f.end_lineno or at))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import warnings
 from collections import defaultdict
@@ -41,6 +42,8 @@ _FIELDS = {
 # Whose scopes are kept: those of other nodes are found from these.
 _SCOPED = frozenset(kind for kind in _FIELDS if issubclass(kind, ast.stmt | ast.Name))
 
+# What stands for a dot in the name of a folder; no path and no import has it.
+_DOT = "\0"
 # What ends a line for Python's tokenizer; `str.splitlines` knows more.
 NEWLINE = re.compile(r"\r\n|\r|\n")
 
@@ -319,5 +322,14 @@ def module_name(path: Path) -> str:
     """The dotted form of a file's whole path. Imports are resolved by its end."""
     absolute = path.absolute()
     package = absolute.name == "__init__.py"
-    parts = absolute.parts[1:-1] if package else absolute.with_suffix("").parts[1:]
-    return ".".join(parts)
+    return dotted(absolute.parts[1:-1] if package else absolute.with_suffix("").parts[1:])
+
+
+def dotted(folders: Iterable[str]) -> str:
+    """The dotted form of a path. A dot in the name of a folder stays one: relative imports lead into such folders."""
+    return ".".join(name.replace(".", _DOT) for name in folders)
+
+
+def path_of(module: str) -> str:
+    """The path of a dotted form, without what `.py` or `__init__.py` adds to it."""
+    return module.replace(".", os.sep).replace(_DOT, ".")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, dotted, path_of
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
 
@@ -39,8 +39,9 @@ class Tree:
         self._names: set[str] = set()
         for path in self.paths:
             parts = path.removesuffix(".py").removesuffix(f"{os.sep}__init__").split(os.sep)
-            self._by_last.setdefault(parts[-1], []).append(path)
-            self._names.update(parts)
+            names = dotted(parts).split(".")
+            self._by_last.setdefault(names[-1], []).append(path)
+            self._names.update(names)
 
     def data(self, path: str) -> bytes:
         """The bytes of a file; none if it cannot be read."""
@@ -57,17 +58,17 @@ class Tree:
         has = Search(pattern)
         return frozenset(path for path in self.paths if has(self.data(path)))
 
-    def locate(self, dotted: str, folder: str) -> str | None:
-        """The path of the file that `import dotted` means in a file of a folder.
+    def locate(self, module: str, folder: str) -> str | None:
+        """The path of the file that `import module` means in a file of a folder.
 
         Several files may claim one name (`utils.py` in two example folders): the one nearest to the importer is meant.
         """
-        first, last = dotted.partition(".")[0], dotted.rpartition(".")[2]
+        first, last = module.partition(".")[0], module.rpartition(".")[2]
         if last not in self._by_last or first not in self._names:
             return None
-        key = dotted, folder
+        key = module, folder
         if key not in self._located:
-            tail = dotted.replace(".", os.sep)
+            tail = path_of(module)
             suffixes = (f"{os.sep}{tail}.py", f"{os.sep}{tail}{os.sep}__init__.py")
             candidates = [
                 path
@@ -77,9 +78,9 @@ class Tree:
             self._located[key] = _nearest(candidates, folder)
         return self._located[key]
 
-    def is_outside(self, dotted: str) -> bool:
+    def is_outside(self, module: str) -> bool:
         """Whether a module is none of these files, by the first part of its name."""
-        return dotted.partition(".")[0] not in self._names
+        return module.partition(".")[0] not in self._names
 
 
 def _importable(path: str, tail: str, folder: str) -> bool:
@@ -195,15 +196,15 @@ class Reach:
             source = before[1]
             if source is not None and source[0] != "." and self.tree.is_outside(source):
                 continue
-            dotted = _WORD.findall(found[1])
+            modules = _WORD.findall(found[1])
             if source is not None:
                 module = source.lstrip(".")
                 if level := len(source) - len(module):  # of `from .. import x`
                     package = folder.split(os.sep)[1:]
-                    above = package[: len(package) - level + 1]
-                    source = ".".join([*above, module]).rstrip(".")
-                dotted = [source, *(f"{source}.{name}" for name in dotted)]
-            for each in dotted:
+                    above = dotted(package[: len(package) - level + 1])
+                    source = f"{above}.{module}".rstrip(".")
+                modules = [source, *(f"{source}.{name}" for name in modules)]
+            for each in modules:
                 located = self.tree.locate(each.strip("."), folder)
                 if located is not None:
                     yield located

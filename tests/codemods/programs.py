@@ -66,7 +66,11 @@ class Analysed:
 
 
 def analysed(folder: Path, files: dict[str, str] | str, form: str = "auto") -> Analysed:
-    """Writes a program into a folder and analyses it; one string is the file `train.py`."""
+    """Writes a program below a folder and analyses it; one string is the file `train.py`.
+
+    Imports are followed below folders of any name: these have a dot and a space in theirs.
+    """
+    folder = folder / "v2.0" / "my project"
     texts = {"train.py": files} if isinstance(files, str) else files
     before = {name: dedent(text).lstrip("\n") for name, text in texts.items()}
     for name, text in before.items():
