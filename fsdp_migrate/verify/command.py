@@ -93,6 +93,11 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     default=None,
     help="Run the original twice: is it deterministic at all?  [default: where the programs differ]",
 )
+@click.option(
+    "--where/--no-where",
+    default=None,
+    help="Run both once more, line by line: at which lines do they differ?  [default: where the programs differ]",
+)
 @click.option("--quick", is_flag=True, help="Stop at the first difference.")
 @click.option(
     "--side-by-side/--one-by-one",
@@ -156,7 +161,7 @@ def verify_command(
         say(f"fsdp-migrate verify: {interrupt}; nothing is left running", err=True)
         context.exit(interrupt.status)
     except ProgramFailed as failure:
-        say(failure.details, err=True)
+        say("\n".join([failure.details, *failure.before]), err=True)
         say(f"fsdp-migrate verify: {failure}", err=True, fg="red", bold=True)
         if summary is not None:
             summary.write(markdown_of_failure(failure, name))

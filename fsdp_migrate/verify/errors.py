@@ -1,6 +1,7 @@
 """Why `verify` has no verdict."""
 
 from fsdp_migrate.exit_codes import Unusable
+from fsdp_migrate.verify.where.lines import Line
 
 
 class Unverifiable(Unusable):
@@ -15,6 +16,7 @@ class ProgramFailed(Exception):
         details: what its ranks said last.
         trace: the traceback, or what was printed, as it was.
         hints: what else a reader should know, a line each.
+        where: the lines that differed before a migrated program failed.
     """
 
     def __init__(self, which: str, reason: str, details: str, trace: str = "") -> None:
@@ -24,6 +26,12 @@ class ProgramFailed(Exception):
         self.details = details
         self.trace = trace
         self.hints: list[str] = []
+        self.where: list[Line] = []
+
+    @property
+    def before(self) -> list[str]:
+        """What differed before, in words."""
+        return [f"differs before: {line}" for line in self.where]
 
     def __str__(self) -> str:
         return "\n".join([f"the {self.which} program failed: {self.reason}", *self.hints])

@@ -22,9 +22,13 @@ from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.sources import Sources
 from fsdp_migrate.verify.values import first as first_values
 from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.verify.where.lines import Line
+from fsdp_migrate.verify.where.runs import look
 
 _PLAIN = Recording()
 _PAUSE = 0.1
+_ALL = 1_000_000
+"""More optimizer steps than a program makes."""
 
 
 def verify(original: Path, migrated: Path | None = None, **options: Any) -> Verdict:
@@ -62,7 +66,40 @@ class Pair:
     how: Options
 
     def run(self, folder: Path) -> Verdict:
-        """Run both in copies below `folder` and compare them; where they differ, look why."""
+        """Run both in copies below `folder` and compare them; where they differ, look why, and at which line."""
+        try:
+            verdict = self._verdict(folder)
+        except ProgramFailed as failure:
+            failure.where = self._lines(folder, None) if failure.which == "migrated" else []
+            raise
+        return replace(verdict, where=self._lines(folder, verdict))
+
+    def _lines(self, folder: Path, verdict: Verdict | None) -> list[Line]:
+        """The lines that differ, if they are asked for; `verdict` is None where the migrated program failed."""
+        how, place = self.how, folder / "where"
+        differ = verdict is None or (not verdict.equal and verdict.deterministic)
+        if how.nodes is not None or not (differ if how.where is None else how.where):
+            return []
+        before, after, *_ = self._programs(place)
+        how.progress.stage(
+            "looking for the lines that differ: both programs once more, line by line"
+        )
+        first = verdict.first if verdict is not None else None
+        recording = replace(self._recording(before), lines=first.step + 1 if first else _ALL)
+        start = folder / "start.pt"
+        starts = recording, replace(recording, start=start if start.exists() else None)
+
+        def again() -> Program:
+            return replace(self._copy("original", self.original, place / "again"), twin=before.twin)
+
+        return look(before, after, again, place, how, starts)
+
+    def _recording(self, program: Program) -> Recording:
+        how = self.how
+        emulates = how.may_emulate and launch.needs_cuda(program.root)
+        return replace(how.recording, emulate=how.ranks) if emulates else how.recording
+
+    def _verdict(self, folder: Path) -> Verdict:
         how = self.how
         before, after, notes, left = self._programs(folder)
         if how.nodes is not None:
@@ -71,9 +108,7 @@ class Pair:
                 raise Unverifiable("a program that starts its own processes runs on one node")
         changed, diff = folders.compared(before, after)
         old, new = files.state(before.root), files.state(after.root)
-        recording = how.recording
-        if how.may_emulate and launch.needs_cuda(before.root):
-            recording = replace(recording, emulate=how.ranks)
+        recording = self._recording(before)
         try:
             one, other = self._run_both(before, after, recording, folder)
         except ProgramFailed as failure:

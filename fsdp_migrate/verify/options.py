@@ -21,11 +21,13 @@ class Recording:
     Attributes:
         emulate: the number of CUDA devices to emulate on the CPU; 0 for none.
         start: the file of the original's first values that the migrated program takes over; None for none.
+        lines: the last optimizer step of which the program's lines are recorded; 0 for none.
     """
 
     canonical: bool = False
     emulate: int = 0
     start: Path | None = None
+    lines: int = 0
 
 
 class Progress:
@@ -55,6 +57,7 @@ class Options:
     align_init: bool = False
     emulate: bool | None = None
     repeat: bool | None = None
+    where: bool | None = None
     form: str = "auto"
     quick: bool = False
     side_by_side: bool | None = None

@@ -8,6 +8,7 @@ from html import escape
 from fsdp_migrate.verify.compare import distance, farthest
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.verify.where import page as where_page
 from fsdp_migrate.views.page import document
 
 Point = tuple[float, float]
@@ -53,6 +54,7 @@ def render(verdict: Verdict, name: str) -> str:
         _parameters(verdict),
         "<h2>Environment</h2>",
         _table(("", ""), {**verdict.environment, "backend": verdict.backend}.items()),
+        *where_page.section(verdict.where),
         *_diff(verdict.diff.splitlines()),
     ]
     return document(f"{name}: FSDP1 and FSDP2", _STYLE, body)
@@ -63,6 +65,7 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f'<p class="verdict {kind}">{escape(verdict.line())}</p>'
     if cause := verdict.cause:
         yield f"<p><b>Cause: {escape(cause.title)}.</b> {escape(cause.advice)}</p>"
+    yield from where_page.links(verdict.where)
     items = (f"<li>{escape(text)}</li>" for text in [*verdict.remarks, *verdict.seen])
     yield f"<ul>{''.join(items)}</ul>"
 

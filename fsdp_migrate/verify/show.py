@@ -31,6 +31,8 @@ def show(verdict: Verdict, err: bool = False) -> None:
         say("".join(cells), err, **({} if same else {"fg": "yellow"}))
     for text in verdict.seen:
         say(text, err, fg="yellow")
+    for found in verdict.where:
+        say(f"differs at {found}", err, fg="yellow")
     if cause := verdict.cause:
         say(f"cause: {cause.title}. {cause.advice}", err, fg="yellow")
     say(verdict.line(), err, bold=True, fg="green" if verdict.equal else "red")
@@ -61,6 +63,7 @@ def markdown(verdict: Verdict, name: str) -> str:
     ran = (
         f"{k}: {v}" for k, v in verdict.environment.items() if k in ("commit", "date", "command")
     )
+    lines += [f"- differs at {escaped(str(found))}" for found in verdict.where]
     found = [*verdict.seen, *verdict.remarks, *ran]
     return "\n".join([*lines, "", *(f"- {escaped(text)}" for text in found), ""])
 
@@ -69,7 +72,8 @@ def markdown_of_failure(failure: ProgramFailed, name: str) -> str:
     """The same for a program that failed."""
     fence = "````"
     lines = [_heading(name, False), "", escaped(str(failure)), ""]
-    return "\n".join([*lines, fence, failure.details, fence, ""])
+    differs = [f"- {escaped(text)}" for text in failure.before]
+    return "\n".join([*lines, fence, failure.details, fence, "", *differs, ""])
 
 
 def _heading(name: str, equal: bool) -> str:

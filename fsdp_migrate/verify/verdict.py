@@ -10,8 +10,9 @@ from typing import Any
 from fsdp_migrate.verify.causes import Cause, find
 from fsdp_migrate.verify.compare import Comparison, Difference, largest
 from fsdp_migrate.verify.outputs import Printed, count_of_lines
-from fsdp_migrate.verify.quirks import Line
+from fsdp_migrate.verify.quirks import Line as Quirks
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.where.lines import Line
 from fsdp_migrate.views.text import counted
 
 _PARAMETERS = 50
@@ -39,6 +40,7 @@ class Verdict(Comparison):
         printed: lines with other words or numbers, which are no difference of the training.
         files: those that were compared, each with what is in it.
         diff: of the programs' Python files.
+        where: lines of the original that do something else after the migration, the first one first.
     """
 
     tolerance: float
@@ -55,10 +57,11 @@ class Verdict(Comparison):
     canonical: bool = False
     emulated: bool = False
     control: Verdict | None = None
-    quirks: list[Line] = field(default_factory=list)
+    quirks: list[Quirks] = field(default_factory=list)
     printed: list[Printed] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     diff: str = ""
+    where: list[Line] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -243,6 +246,7 @@ class Verdict(Comparison):
             "said": self.migrated.said,
             "printed": [asdict(line) for line in self.printed],
             "compared": [*self.compared],
+            "where": [line.to_json() for line in self.where],
         }
 
 

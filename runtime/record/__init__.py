@@ -32,6 +32,10 @@ def start() -> None:
         from . import canonical
 
         canonical.install()
+    if SETTINGS["lines"]:
+        from . import lines
+
+        lines.install(FOLDER, copies, SETTINGS["lines"])
     # First of all exit handlers, hence the last to run; a process that never imports torch has
     # nothing to write.
     departure = leaving.install()

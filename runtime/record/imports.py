@@ -43,6 +43,12 @@ class Copies:
                 return os.path.relpath(path, copy)
         return ""
 
+    def hidden(self, text: str) -> str:
+        """A text in which a copy's path is a dot: the two programs have copies of their own."""
+        for _, copy in self._pairs:
+            text = text.replace(copy, ".")
+        return text
+
 
 class Finder(MetaPathFinder):
     """Finds what the other finders find, or the file in the copy if there is one; its loader calls back when it is done."""

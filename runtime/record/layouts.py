@@ -63,6 +63,15 @@ def fsdp2_state(module: nn.Module) -> Any:
     return None
 
 
+def fsdp2_groups(module: nn.Module) -> list[Any]:
+    """The groups of parameters of a unit of FSDP2, which are in `fsdp_params`; none for any other module."""
+    state = fsdp2_state(module)
+    if hasattr(state, "_fsdp_param_groups"):  # torch >= 2.12
+        return list(state._fsdp_param_groups)
+    group = getattr(state, "_fsdp_param_group", None)
+    return [] if group is None else [group]
+
+
 def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], bool]) -> Holding:
     """An FSDP1 unit; `name` is the module's own."""
     handle: Any = module.__dict__["_handle"]

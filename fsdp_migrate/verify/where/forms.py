@@ -1,0 +1,65 @@
+"""Whether two forms of a value (`runtime/record/lines/forms.py`) mean the same."""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+
+_NUMBER = re.compile(r"(?<![\w#])-?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf|nan)(?![\w])")
+_PREFIX = re.compile(r"_fsdp_wrapped_module(?:\.|$|(?='))\.?")
+_WRAPPER = re.compile(r"FSDP\(([^()]*)\)")
+_SHARDED = re.compile(r"~[a-zA-Z ]+\([^)]*\)")
+_TENSOR = re.compile(
+    r"tensor \w+(?: \([^)]*\))?(?: \|[^|]*\|)?|-?[\d.e+-]+ (?:b?float|int|bool)\d*|None"
+)
+_COUNT = re.compile(r"(of) (\d+)")
+
+
+class Grade(enum.IntEnum):
+    """How much two values differ."""
+
+    SAME = 0
+    KNOWN = 1
+    """As they must between FSDP1 and FSDP2: a flat parameter and a DTensor, a name with the wrapper's part."""
+    OTHER = 2
+
+
+def grade(old: str, new: str, tolerance: float) -> Grade:
+    """Compare two forms; numbers agree within a relative tolerance."""
+    if old == new or _close(old, new, tolerance):
+        return Grade.SAME
+    if "_flat_param" in old or _close(_plain(old, new), _plain(new, old), tolerance):
+        return Grade.KNOWN
+    return Grade.OTHER
+
+
+def only_numbers(old: str, new: str) -> bool:
+    """Whether two forms differ in numbers only, which are no counts."""
+    texts = [_NUMBER.sub("#", _COUNT.sub(r"\1 =\2=", text)) for text in (old, new)]
+    return texts[0] == texts[1]
+
+
+def _plain(text: str, other: str) -> str:
+    """A form without what FSDP1 and FSDP2 must write differently."""
+    if "~" in text or "~" in other:
+        text = _TENSOR.sub("~", _SHARDED.sub("~", text))
+    while _WRAPPER.search(text):
+        text = _WRAPPER.sub(r"\1", text)
+    return _PREFIX.sub("", text).replace(".'", "'")
+
+
+def _close(old: str, new: str, tolerance: float) -> bool:
+    olds, news = _NUMBER.findall(old), _NUMBER.findall(new)
+    if _NUMBER.sub("#", old) != _NUMBER.sub("#", new) or len(olds) != len(news):
+        return False
+    return all(map(lambda a, b: _same_number(a, b, tolerance), olds, news))
+
+
+def _same_number(old: str, new: str, tolerance: float) -> bool:
+    if old == new:
+        return True
+    if not {*".en"} & {*old, *new}:  # a count
+        return False
+    a, b = float(old), float(new)
+    return math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-9) or (math.isnan(a) and math.isnan(b))

@@ -1,0 +1,78 @@
+"""A line of the program that does something else after the migration."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MOST = 10
+"""At most so many lines are reported."""
+_WIDTH = 80
+"""Characters of a value in a text."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What differs at a line: a variable, an attribute, what a call returned or where the program went on."""
+
+    name: str
+    original: str
+    migrated: str
+
+    def __str__(self) -> str:
+        old, new = shortened(self.original, self.migrated)
+        return f"{self.name} was {old}, is {new}"
+
+
+def shortened(one: str, other: str) -> tuple[str, str]:
+    """Two texts around the place at which they begin to differ, where they are long."""
+    same = next((n for n, pair in enumerate(zip(one, other, strict=False)) if len({*pair}) > 1), 0)
+    start = max(same - _WIDTH // 2, 0)
+    if start:
+        # From the beginning of a word on.
+        start = one.find(" ", start) + 1 or start
+    return _cut(one, start), _cut(other, start)
+
+
+def _cut(text: str, start: int) -> str:
+    end = start + _WIDTH
+    before, after = "…" if start else "", "…" if end < len(text) else ""
+    return f"{before}{text[start:end]}{after}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that differs.
+
+    Attributes:
+        file, line: in the original program; relative to its folder.
+        source: the line's text.
+        pairs: what differs, the first one first.
+        rank: the first rank that differs there.
+        rules: the codes of the findings that stand on this line; empty where the tool said nothing about it.
+        around: the lines around it, with their numbers.
+    """
+
+    file: str
+    line: int
+    source: str
+    pairs: tuple[Pair, ...]
+    rank: int
+    rules: tuple[str, ...] = ()
+    around: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`file:line`."""
+        return f"{self.file}:{self.line}"
+
+    def __str__(self) -> str:
+        values = "; ".join(map(str, self.pairs))
+        rules = f" ({', '.join(self.rules)})" if self.rules else ""
+        return f"{self.place}: `{self.source}`: {values}{rules}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        told = asdict(self)
+        del told["around"]
+        return {**told, "text": str(self)}

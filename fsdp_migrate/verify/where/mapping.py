@@ -1,0 +1,88 @@
+"""Which line of the original program a line of the migrated one is."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fsdp_migrate.verify.folders import Program
+
+_AROUND = 3
+"""Lines before and after one that is shown."""
+
+
+@dataclass(frozen=True)
+class File:
+    """One file of both programs.
+
+    Attributes:
+        text: the original's lines.
+        old, new: for lines of the original and of the migrated file the line of the original that stands for them. Lines
+            that only one of them has are missing; a block that was rewritten is its first line.
+        rewritten: lines that stand for a block of several.
+    """
+
+    text: list[str]
+    old: dict[int, int] = field(default_factory=dict)
+    new: dict[int, int] = field(default_factory=dict)
+    rewritten: set[int] = field(default_factory=set)
+
+    def source(self, line: int) -> str:
+        """A line's text."""
+        return self.text[line - 1].strip() if 0 < line <= len(self.text) else ""
+
+    def around(self, line: int) -> tuple[tuple[int, str], ...]:
+        """A line and those next to it, with their numbers."""
+        numbers = range(max(line - _AROUND, 1), min(line + _AROUND, len(self.text)) + 1)
+        return tuple((number, self.text[number - 1]) for number in numbers)
+
+
+class Mapping:
+    """The files of both programs, by their names in the original."""
+
+    def __init__(self, original: Program, migrated: Program) -> None:
+        self._roots = original.root, migrated.root
+        scripts = [str(p.script.relative_to(p.root)) for p in (original, migrated)]
+        # Two scripts, maybe of one folder: one takes the place of the other.
+        self._renamed = {scripts[1]: scripts[0]}
+        self._names = {scripts[0]: scripts[1]}
+        self._files: dict[str, File | None] = {}
+
+    def name(self, migrated: str) -> str:
+        """The original's name of a file of the migrated program."""
+        return self._renamed.get(migrated, migrated)
+
+    def file(self, name: str) -> File | None:
+        """A file that both programs have; None for any other."""
+        if name not in self._files:
+            other = self._names.get(name, name)
+            texts = [
+                _lines(root / path) for root, path in zip(self._roots, (name, other), strict=True)
+            ]
+            old, new = texts
+            self._files[name] = None if old is None or new is None else _mapped(old, new)
+        return self._files[name]
+
+
+def _lines(path: Path) -> list[str] | None:
+    return path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else None
+
+
+def _mapped(old: list[str], new: list[str]) -> File:
+    file = File(old)
+    # A block that moves one step in, under a `with` of the migration, stays the same.
+    texts = [[line.strip() for line in lines] for lines in (old, new)]
+    matcher = difflib.SequenceMatcher(None, texts[0], texts[1], autojunk=False)
+    for tag, a, a_end, b, b_end in matcher.get_opcodes():
+        if tag in ("insert", "delete"):
+            continue
+        if a_end - a == b_end - b:
+            file.old.update({a + n + 1: a + n + 1 for n in range(a_end - a)})
+            file.new.update({b + n + 1: a + n + 1 for n in range(a_end - a)})
+        else:
+            first = next((n for n in range(a, a_end) if texts[0][n]), a) + 1
+            file.old.update({n + 1: first for n in range(a, a_end)})
+            file.new.update({n + 1: first for n in range(b, b_end)})
+            file.rewritten.add(first)
+    return file

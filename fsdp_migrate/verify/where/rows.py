@@ -1,0 +1,156 @@
+"""The rows of a frame in units that both programs have, and where two lists of units meet again."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from fsdp_migrate.verify.where.traces import Frame, Row
+
+_AHEAD = 4000
+"""Rows that are searched for the place where both programs meet again."""
+_AGREE = 2
+"""So many more rows must agree there."""
+_WRAPPER = re.compile(r"module FSDP\(?")
+
+Key = tuple[int, bool]
+"""The original's line, and whether the frame ends there."""
+
+
+@dataclass
+class Unit:
+    """A row, or several of a block that was rewritten, under the original's line; `line` is the program's own.
+
+    `left_out` are units that ran before, in a round of a loop that only this program has: what each variable was last
+    given there, and by which unit.
+    """
+
+    key: Key
+    line: int
+    values: dict[str, str] = field(default_factory=dict)
+    children: list[Frame] = field(default_factory=list)
+    kind: str = "line"
+    left_out: dict[str, tuple[str, Unit]] = field(default_factory=dict)
+
+
+def units(frame: Frame, lines: dict[int, int], rewritten: set[int]) -> list[Unit]:
+    """A frame's rows; what rows changed that only one program has is added to the row before."""
+    found: list[Unit] = []
+    for row in frame.rows:
+        place = lines.get(row.line)
+        if row.kind == "call":
+            place = lines.get(row.line, 0)
+        if place is None:
+            if found:
+                found[-1].values.update(row.values)
+            continue
+        key = place, row.kind in ("return", "raise")
+        if found and place in rewritten and found[-1].key == key and row.kind == found[-1].kind:
+            _extend(found[-1], row)
+        else:
+            found.append(Unit(key, row.line, dict(row.values), [*row.children], row.kind))
+    return found
+
+
+def _extend(unit: Unit, row: Row) -> None:
+    unit.values.update(row.values)
+    unit.children.extend(row.children)
+
+
+def rejoin(a: list[Unit], i: int, b: list[Unit], j: int) -> tuple[int, int]:
+    """The next places at which both lists go on alike, with as few rows left out as possible; their ends if there are none."""
+    places: dict[Key, list[int]] = {}
+    for index in range(j, min(j + _AHEAD, len(b))):
+        places.setdefault(b[index].key, []).append(index)
+    best = len(a), len(b)
+    cost = _AHEAD * 2
+    for index in range(i, min(i + _AHEAD, len(a))):
+        if index - i >= cost:
+            break
+        for other in places.get(a[index].key, []):
+            if index - i + other - j >= cost:
+                break
+            if _agree(a, index, b, other):
+                best, cost = (index, other), index - i + other - j
+                break
+    return best
+
+
+def _agree(a: list[Unit], i: int, b: list[Unit], j: int) -> bool:
+    both = zip(a[i : i + 1 + _AGREE], b[j : j + 1 + _AGREE], strict=False)
+    return all(one.key == other.key for one, other in both)
+
+
+def without_wrappers(a: list[Unit], b: list[Unit]) -> list[Unit]:
+    """The original's units without the rounds of loops over modules that only FSDP1 has.
+
+    FSDP1's wrapper and the module in it are two rounds; under FSDP2 they are one. Of the two the round is kept that did
+    what the round of the migrated program did.
+    """
+    if not any(_wrapper(unit) for unit in a) or any(_wrapper(unit) for unit in b):
+        return a
+    kept: list[Unit] = []
+    waiting: dict[str, tuple[str, Unit]] = {}
+    i = j = 0
+    while i < len(a):
+        second = _next(a, i) if _wrapper(a[i]) else len(a)
+        if second == len(a) or _inner(a[i]) != a[second].values.get(_wrapper(a[i])):
+            a[i].left_out.update(waiting)
+            waiting = {}
+            kept.append(a[i])
+            i += 1
+            continue
+        j = _find(b, j, a[i].key)
+        one, two = a[i:second], a[second : _end(a, second, i)]
+        chosen, other = _chosen(one, two, b[j : _end(b, j, j - 1)])
+        j += 1
+        later = {} if other is two else {name for unit in chosen for name in unit.values}
+        gave = {name: (form, unit) for unit in other for name, form in unit.values.items()}
+        chosen[0].left_out.update(waiting)
+        waiting = {name: last for name, last in gave.items() if name not in later}
+        kept += chosen
+        i += len(one) + len(two)
+    return kept
+
+
+def _wrapper(unit: Unit) -> str:
+    """The variable that is a wrapper of FSDP1, if the row gave it one."""
+    return next((n for n, form in unit.values.items() if _WRAPPER.match(form) and "." not in n), "")
+
+
+def _inner(unit: Unit) -> str:
+    return "module " + unit.values[_wrapper(unit)].removeprefix("module FSDP(").removesuffix(")")
+
+
+def _next(units_: list[Unit], start: int) -> int:
+    """The next row of the same line: the loop's next round."""
+    for index in range(start + 1, len(units_)):
+        if units_[index].key == units_[start].key:
+            return index
+    return len(units_)
+
+
+def _find(units_: list[Unit], start: int, key: Key) -> int:
+    for index in range(start, len(units_)):
+        if units_[index].key == key:
+            return index
+    return len(units_) - 1
+
+
+def _end(units_: list[Unit], start: int, previous: int) -> int:
+    """Where a round ends; those of a comprehension are a row each."""
+    if start + 1 < len(units_) and units_[start + 1].key == units_[start].key:
+        return start + 1
+    if previous == start - 1 and units_[previous].key == units_[start].key:
+        return start + 1
+    return _next(units_, start)
+
+
+def _chosen(
+    one: list[Unit], two: list[Unit], migrated: list[Unit]
+) -> tuple[list[Unit], list[Unit]]:
+    """Of the wrapper's round and the module's the one to keep, and the other one."""
+    keys = [unit.key for unit in migrated]
+    if [unit.key for unit in two] != keys == [unit.key for unit in one]:
+        return one, two
+    return two, one

@@ -1,0 +1,114 @@
+"""What a line of the program reads, and what it may change, by its source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_PRINTS = re.compile(r"print|log|info|debug|warn|write|barrier|display|format", re.IGNORECASE)
+"""Calls of such names tell something, and train nothing."""
+_ACTS = re.compile(r"\w_$|clip|step|load|update|^set|apply|backward|copy|train")
+"""Calls of such names change something, also where their value is used."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement, of a compound one its head.
+
+    Attributes:
+        reads: the names and attributes that it reads, as `self.rate`.
+        targets: the variables of its loops.
+        loops: whether it is the head of a loop, or has one in it.
+        acts: whether it changes what is not a variable: it calls something for its effect, or stores in an object.
+    """
+
+    reads: frozenset[str] = frozenset()
+    targets: frozenset[str] = frozenset()
+    loops: bool = False
+    acts: bool = False
+
+
+class Statements:
+    """The statements of one file, by line."""
+
+    def __init__(self, text: str) -> None:
+        self._spans: list[tuple[int, int, ast.stmt]] = []
+        self._known: dict[int, Statement] = {}
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError):
+            return
+        for node in ast.walk(tree):
+            if isinstance(node, ast.stmt):
+                self._spans.append((node.lineno, _head_end(node), node))
+
+    def at(self, line: int) -> Statement:
+        """The innermost statement with this line."""
+        if line not in self._known:
+            spans = [span for span in self._spans if span[0] <= line <= span[1]]
+            inner = min(spans, key=lambda span: span[1] - span[0], default=None)
+            self._known[line] = _statement(inner[2]) if inner is not None else Statement()
+        return self._known[line]
+
+
+def _head_end(node: ast.stmt) -> int:
+    end = node.end_lineno or node.lineno
+    body = getattr(node, "body", None) or getattr(node, "cases", None)
+    if not body:
+        return end
+    first = body[0].pattern if isinstance(body[0], ast.match_case) else body[0]
+    return max(node.lineno, int(first.lineno) - 1)
+
+
+def _statement(node: ast.stmt) -> Statement:
+    parts = [*_own_parts(node)]
+    loops = [part for part in parts if isinstance(part, ast.comprehension)]
+    targets = [loop.target for loop in loops]
+    if isinstance(node, (ast.For, ast.AsyncFor)):
+        targets.append(node.target)
+    names = {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    stores = any(
+        isinstance(part, (ast.Attribute, ast.Subscript)) and not isinstance(part.ctx, ast.Load)
+        for part in parts
+    )
+    bases = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
+    return Statement(
+        frozenset(path for part in parts if id(part) not in bases for path in _read(part)),
+        frozenset(names),
+        bool(targets) or isinstance(node, ast.While),
+        stores or _calls_for_effect(node),
+    )
+
+
+def _own_parts(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a statement, without those of the statements in it."""
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, (ast.stmt, ast.ExceptHandler, ast.match_case)):
+            yield child
+            yield from _own_parts(child)
+
+
+def _read(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        # Of a chain the first two names.
+        while isinstance(node.value, ast.Attribute):
+            node = node.value
+        if isinstance(node.value, ast.Name):
+            yield f"{node.value.id}.{node.attr}"
+
+
+def _calls_for_effect(node: ast.stmt) -> bool:
+    if isinstance(node, (ast.With, ast.AsyncWith, ast.AugAssign, ast.Delete)):
+        return True
+    calls = [part for part in _own_parts(node) if isinstance(part, ast.Call)]
+    if isinstance(node, ast.Expr):
+        return any(not _PRINTS.search(_called(call)) for call in calls)
+    return any(_ACTS.search(_called(call)) for call in calls)
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)

@@ -1,0 +1,56 @@
+"""The weights of a model, of which each rank wrote the part that it holds: added up, they are the same in both programs."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from fsdp_migrate.verify.where.traces import Row, Trace, below
+
+SUFFIX = ".weights"
+
+Place = tuple[str, int, str, int, int, int, str]
+"""File, first line and name of a function, the number of the call, a line, how often it ran in the call, a variable."""
+
+
+def add_up(traces: dict[int, Trace]) -> None:
+    """Put the norms of the weights in the place of each rank's parts, where all ranks ran the same line equally often."""
+    ranks = [
+        {place: (row, form) for place, row, form in _states(trace)} for trace in traces.values()
+    ]
+    common = set(ranks[0]).intersection(*ranks[1:]) if ranks else set()
+    for rank in ranks:
+        for row, _ in rank.values():
+            for name in [name for name in row.values if name.endswith(SUFFIX)]:
+                del row.values[name]
+    norms = {place: _norms([rank[place][1] for rank in ranks]) for place in common}
+    for rank in ranks:
+        last: dict[tuple[object, ...], str] = {}
+        for place, (row, _) in rank.items():
+            variable = (*place[:4], place[6])
+            if place in norms and last.get(variable) != norms[place]:
+                last[variable] = row.values[place[6]] = norms[place]
+
+
+def _norms(parts: list[str]) -> str:
+    squares: dict[str, float] = {}
+    for item in " ".join(parts).split():
+        name, _, square = item.rpartition("=")
+        squares[name] = squares.get(name, 0.0) + float(square)
+    return ", ".join(f"{name} {math.sqrt(square):.5g}" for name, square in sorted(squares.items()))
+
+
+def _states(trace: Trace) -> Iterator[tuple[Place, Row, str]]:
+    """For each row of a function that has such a model, what the rank holds of its weights then."""
+    calls: Counter[tuple[str, int, str]] = Counter()
+    for frame in below(trace.frames):
+        function = frame.file, frame.first, frame.name
+        calls[function] += 1
+        ran: Counter[int] = Counter()
+        known: dict[str, str] = {}
+        for row in frame.rows:
+            ran[row.line] += 1
+            known.update((n, form) for n, form in row.values.items() if n.endswith(SUFFIX))
+            for name, form in known.items():
+                yield (*function, calls[function], row.line, ran[row.line], name), row, form

@@ -1,0 +1,153 @@
+"""The short form of a value: what two runs of a program must agree in, as far as a line of text can say it.
+
+What must differ between FSDP1 and FSDP2 is marked, so that the comparison knows it: `~` begins the form of a parameter
+and of whatever is sharded, `FSDP(Block)` is FSDP1's wrapper of a Block. A list of parameters is written by their names,
+whatever tensors they are in.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..imports import Copies
+
+if TYPE_CHECKING:
+    from .tensors import Tensors
+
+_WIDTH = 160
+_ITEMS = 12
+_DEPTH = 3
+_FIELDS = 24
+"""At most of a string, of the elements of a collection, of collections in each other, of an object's fields."""
+
+_SKIPPED = (
+    types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type,
+    functools.partial, types.GenericAlias, types.CellType,
+)  # fmt: skip
+"""What a program defines, and no run changes."""
+
+
+class Forms:
+    """Forms of values; those of tensors, modules and optimizers once the program has imported torch."""
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+        self._own_types: dict[type, bool] = {}
+        self._tensors: Tensors | None = None
+
+    def named(self, name: str, value: Any) -> Iterator[tuple[str, str]]:
+        """A variable's form, and those of its parts that are followed by themselves, with their paths: `self.rate`."""
+        form = self.of(value)
+        if form is None:
+            return
+        yield name, form
+        tensors = self._with_torch()
+        if tensors is not None:
+            if name != "self" or not tensors.is_module(value):
+                yield from ((f"{name}.{part}", text) for part, text in tensors.parts(value))
+            if tensors.is_module(value):
+                yield from self._fields(name, tensors.fields(value))
+                return
+        if self._is_own(type(value)):
+            yield from self._fields(name, getattr(value, "__dict__", {}))
+
+    def of(self, value: Any, depth: int = 0) -> str | None:
+        """The form of a value; None for what is not followed, such as functions."""
+        try:
+            return self._of(value, depth)
+        except Exception as error:  # a value's own code may raise: it must not end the program
+            return f"unreadable ({type(error).__name__})"
+
+    def _of(self, value: Any, depth: int) -> str | None:
+        if isinstance(value, _SKIPPED):
+            return None
+        form = self._simple(value)
+        tensors = self._with_torch()
+        if form is None and tensors is not None:
+            form = tensors.of(value)
+        if form is not None:
+            return form
+        if depth >= _DEPTH:
+            return "…"
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return self._collection(value, depth)
+        if isinstance(value, dict):
+            return self._mapping(value, depth)
+        return self._other(value)
+
+    def _simple(self, value: Any) -> str | None:
+        """The form of a number, a string or a constant; None for anything else."""
+        if isinstance(value, enum.Enum):
+            return f"{type(value).__name__}.{value.name}"
+        if isinstance(value, float):
+            return f"{value:.6g}"
+        if value is None or isinstance(value, (int, complex)):
+            return repr(value)
+        if isinstance(value, str):
+            return repr(self._copies.hidden(value[: 4 * _WIDTH])[:_WIDTH])
+        return None
+
+    def _collection(self, value: Any, depth: int) -> str:
+        kind = type(value).__name__
+        tensors = self._with_torch()
+        if tensors is not None and tensors.all_parameters(value):
+            return f"{kind} of {tensors.names(value)}"
+        items = [self.of(item, depth + 1) or "…" for item in [*value][:_ITEMS]]
+        if isinstance(value, (set, frozenset)):
+            items.sort()
+        more = ", …" if len(value) > _ITEMS else ""
+        return f"{kind} of {len(value)} ({', '.join(items)}{more})"
+
+    def _mapping(self, value: dict[Any, Any], depth: int) -> str:
+        tensors = self._with_torch()
+        items = []
+        for key, item in [*value.items()][:_ITEMS]:
+            form = self.of(item, depth + 1)
+            if tensors is not None and key == "params" and isinstance(item, (list, tuple)):
+                # A group of an optimizer.
+                form = tensors.names(item) if tensors.all_parameters(item) else form
+            if form is not None:
+                items.append(f"{self.of(key, depth + 1)}: {form}")
+        more = ", …" if len(value) > _ITEMS else ""
+        return f"{type(value).__name__} of {len(value)} ({', '.join(items)}{more})"
+
+    def _other(self, value: Any) -> str:
+        kind = type(value)
+        module = kind.__module__.partition(".")[0]
+        if module == "numpy" and getattr(value, "size", 0) == 1:
+            return f"{value.item():.6g}"
+        if module == "numpy" and hasattr(value, "shape"):
+            return f"array {value.dtype} {tuple(value.shape)}"
+        return "object" if module == "torch" else f"object {kind.__name__}"
+
+    def _fields(self, name: str, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+        tensors = self._with_torch()
+        for field, held in [*fields.items()][:_FIELDS]:
+            if field.startswith("_"):
+                continue
+            form = self.of(held, 1)
+            if form is not None and not form.startswith(("object", "module")):
+                yield f"{name}.{field}", form
+            if tensors is not None:
+                yield from ((f"{name}.{field}.{part}", text) for part, text in tensors.parts(held))
+
+    def _is_own(self, kind: type) -> bool:
+        """Whether a class is the program's."""
+        if kind not in self._own_types:
+            module = sys.modules.get(kind.__module__)
+            file = getattr(module, "__file__", None) or ""
+            self._own_types[kind] = bool(file) and bool(self._copies.inside(file))
+        return self._own_types[kind]
+
+    def _with_torch(self) -> Tensors | None:
+        if self._tensors is None and hasattr(sys.modules.get("torch"), "_C"):
+            # Its modules import torch, so that it is known only once the program has done so.
+            from .tensors import Tensors
+
+            self._tensors = Tensors(self._is_own)
+        return self._tensors
