@@ -11,7 +11,9 @@ import pytest
 from fsdp_migrate.verify import launch
 from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.folders import copy
-from fsdp_migrate.verify.options import Recording
+from fsdp_migrate.verify.judge import judge
+from fsdp_migrate.verify.main import migrate, run_program
+from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
 
 from ..forkserver import ForkServer
@@ -116,3 +118,37 @@ def test_what_several_units_read_gets_each_use_by_itself(
     done = fork_server.run([sys.executable, str(script)], tmp_path, values, output, 60)
     assert done.status == 0, output.read_text()
     assert output.read_text().splitlines()[-1] == str(canonical)
+
+
+BRANCHES = Path(__file__).parent / "branches" / "train.py"
+MODELS, DTYPES, STEPS = 13, 2, 2
+
+
+@pytest.fixture(scope="module")
+def branches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Recording], Run]:
+    """A run of the program in which several units read one tensor: the original, or migrated to a form."""
+
+    def do(form: str, recording: Recording) -> Run:
+        folder = tmp_path_factory.mktemp("branches")
+        program = copy("original", BRANCHES, folder / "copy")
+        if form:
+            migrate(program.root, form)
+        how = Options(launcher="torchrun", device="cpu", timeout=300)
+        return run_program(program, folder, how, recording)
+
+    return do
+
+
+def test_units_behind_one_input_give_the_same_bits(
+    branches: Callable[[str, Recording], Run],
+) -> None:
+    one = branches("", CANONICAL)
+    for form in ("torch", "auto", "bridge"):
+        other = branches(form, CANONICAL)
+        assert [len(rank.losses) for rank in other.ranks] == [MODELS * DTYPES * STEPS] * 2
+        verdict = judge(one, other, 0, CANONICAL)
+        assert verdict.equal, f"{form}: {verdict.line()}"
+        assert verdict.parameters is not None
+        assert verdict.to_json()["clipping"]["migrated"]["limits"] == {
+            "0.5": MODELS * DTYPES * STEPS
+        }
