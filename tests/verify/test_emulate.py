@@ -147,6 +147,45 @@ def test_what_programs_say_of_cuda(emulated: Emulated) -> None:
     assert emulated(PROBES) == (0, "done\n")
 
 
+# A model with sharded and plain parameters, and what is done with them.
+MIXED = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).to(DEVICE)
+plain, sharded = [*model[0].parameters()], model[1].parameters
+fully_shard(model, ignored_params={*plain})
+model(torch.ones(2, 2, device=DEVICE)).sum().backward()
+STEP
+print("done")
+"""
+BOTH, APART = "model.parameters()", "[{'params': plain}, {'params': sharded()}]"
+
+
+@pytest.mark.parametrize(
+    ("step", "raises"),
+    [
+        (f"torch.optim.AdamW({BOTH}).step()", True),
+        (f"torch.optim.SGD({BOTH}, lr=0.1, momentum=0.9).step()", True),
+        (f"torch.optim.Adagrad({BOTH}).step()", True),
+        (f"torch.optim.AdamW({BOTH}, foreach=False).step()", False),
+        (f"torch.optim.AdamW({APART}).step()", False),
+    ],
+)
+def test_optimizers_choose_as_on_cuda(step: str, raises: bool, emulated: Emulated) -> None:
+    code = MIXED.replace("STEP", step)
+    status, output = emulated(code.replace("DEVICE", "'cuda'"))
+    assert (status != 0) == raises, output
+    assert ("got mixed torch.Tensor and DTensor" in output) == raises
+
+
+def test_optimizers_choose_as_on_a_cpu_without_emulation(emulated: Emulated) -> None:
+    step = f"torch.optim.AdamW({BOTH}).step()"
+    code = MIXED.replace("STEP", step).replace("DEVICE", "'cpu'")
+    assert emulated(code, emulate=0) == (0, "done\n")
+
+
 PROGRAM = """\
 import torch
 devices = torch.cuda.device_count()

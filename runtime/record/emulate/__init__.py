@@ -17,7 +17,7 @@ def install(devices: int) -> None:
     """Arrange for the emulation of so many devices as soon as the program imports torch."""
 
     def emulate(_: object) -> None:
-        from . import cuda, device, groups, tensors
+        from . import cuda, device, groups, optimizers, tensors
 
         # The wrappers of torch.compile are there, with the `_orig_mod` that programs ask for.
         import_module("torch.compiler").set_stance("force_eager")
@@ -26,5 +26,6 @@ def install(devices: int) -> None:
         tensors.install()
         cuda.install(devices)
         groups.install()
+        optimizers.install()
 
     imports.after("torch", emulate)
