@@ -217,11 +217,9 @@ def _interpret(arguments: list[str], environment: dict[str, str], path: list[str
         _start_recorder()
         exec(compile(Path(script).read_bytes(), script, "exec"), vars(main))
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        status = _status(end)
     except BaseException as error:
-        trace = error.__traceback__
-        sys.excepthook(type(error), error, trace and trace.tb_next)
-        status = 1
+        status = _uncaught(error)
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -230,6 +228,23 @@ def _interpret(arguments: list[str], environment: dict[str, str], path: list[str
     sys.stdout.flush()
     sys.stderr.flush()
     _exit(status)
+
+
+def _status(end: SystemExit) -> int:
+    return end.code if isinstance(end.code, int) else int(end.code is not None)
+
+
+def _uncaught(error: BaseException) -> int:
+    """What the interpreter does with an exception of the program; returns the exit status."""
+    trace = error.__traceback__
+    error.__traceback__ = trace and trace.tb_next  # without the frame of this file
+    vars(sys)["last_value"] = error
+    try:
+        hook = getattr(sys, "excepthook", sys.__excepthook__)
+        hook(type(error), error, error.__traceback__)
+    except SystemExit as end:  # a hook may ask for a status of its own
+        return _status(end)
+    return 1
 
 
 def _start_recorder() -> None:

@@ -92,11 +92,11 @@ def check(scene: Scene) -> None:
     if scene.outcome.flooded:
         raise scene.failed(f"it printed more than {OUTPUT >> 20} MiB", scene.output)
     failed = scene.outcome.status != 0
-    # A program may start its ranks itself and not look at how they ended.
+    # A program may start its ranks itself and not look at how they ended, or hide an exception.
     endings = [
         ending
         for ending in read_endings(scene.folder / "records")
-        if (ending.status or ending.failure if failed else ending.code)
+        if (ending.status or ending.failure if failed else ending.sure)
     ]
     if endings or failed:
         raise _ended_badly(scene, endings)
@@ -172,6 +172,8 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
         # A message may go on for lines, of which the first one has the exception's name.
         raised = (_RAISED.findall(details) or details.splitlines())[-1]
         reason = f"{_process(scene, endings[0])} raised {raised}{_raised_at(scene, details)}"
+        if (status := endings[0].status) not in (0, 1):
+            reason += f" and left with exit status {status}"
     else:  # torch.multiprocessing.spawn hands an exception of its processes to the one that started them
         reason = f"{_process(scene, endings[0])} ended with exit status {endings[0].status}"
         details = scene.errors(endings[0].rank)

@@ -181,6 +181,11 @@ class Ending:
     process: str = ""
     variable: int = -1
 
+    @property
+    def sure(self) -> bool:
+        """Whether it surely ended badly, whatever the launcher's status: also a rank that left with 0 after an exception."""
+        return bool(self.code or (self.failure and self.rank >= 0))
+
 
 def read_endings(folder: Path) -> list[Ending]:
     """How those processes ended that could record it: ranks before others, in order of time."""

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import process
@@ -51,6 +52,7 @@ class Session:
             self.start.close()
         self.start = values.Start(self.folder)
         self._stepping: int | None = None
+        self._training: set[threading.Thread] = set()
         # A forked DataLoader worker has its parent's process group, and is no rank.
         self._inherited = grouped()
         self.counts.clear()
@@ -67,6 +69,7 @@ class Session:
     def loss(self, loss: torch.Tensor) -> None:
         """A backward begins."""
         self._stepping = None
+        self._training.add(threading.current_thread())
         if self.rank < 0:
             self.identify()
         self.steps.loss(loss)
@@ -76,6 +79,7 @@ class Session:
         if self._stepping == id(optimizer) or _makes_states():
             return
         self._stepping = id(optimizer)
+        self._training.add(threading.current_thread())
         if self.rank < 0:
             self.identify()
         members = [p for group in optimizer.param_groups for p in group["params"]]
@@ -88,6 +92,13 @@ class Session:
     def after_step(self, *_: Any) -> None:
         """The step is done."""
         self._stepping = None
+
+    def in_thread(self, error: BaseException) -> None:
+        """Nobody caught an exception in a thread; Python goes on, and only one that trains ends the training."""
+        if threading.current_thread() in self._training:
+            self.departure.failed(error)
+        else:
+            self._note(f"a thread that does not train raised {type(error).__name__}: {error}")
 
     def write(self) -> bool:
         """Write this process's record; returns whether it is a rank and has one."""
@@ -173,7 +184,7 @@ def _makes_states() -> bool:
 def install(folder: str, departure: Departure, copies: Copies) -> Callable[[], bool]:
     """Record this process and those that it forks; returns the function that writes the record."""
     session = Session(folder, departure, copies)
-    departure.together = session.together
+    departure.together, departure.in_thread = session.together, session.in_thread
     losses.install(session.loss)
     optimizers.register_optimizer_step_pre_hook(session.before_step)
     optimizers.register_optimizer_step_post_hook(session.after_step)
@@ -209,7 +220,7 @@ def _write_before_children_end(session: Session) -> None:
 def _write_before_hard_exits(session: Session) -> None:
     # Some programs leave FSDP1's abort at exit behind in this way, too.
     def leave(original: Method, status: int) -> Any:
-        session.departure.status = session.departure.code = status
+        session.departure.leaves(status)
         session.write()
         original(status)
 
