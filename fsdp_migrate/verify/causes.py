@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from fsdp_migrate.verify import trained
 from fsdp_migrate.verify.compare import Difference, eps, largest, relative
 from fsdp_migrate.verify.records import Run
 
@@ -64,6 +65,10 @@ def _shown(first: Difference, original: Run, migrated: Run, buffers: str) -> Sho
         yield "number of optimizer steps", {}
     if first.what in _CAUSES:
         yield first.what, {}
+    if first.what in ("loss", "gradient norm", trained.PARAMETERS):
+        yield from _of_optimizers(original, migrated)
+    if first.what == trained.PARAMETERS and trained.unused(first.parameter, original, migrated):
+        yield "unused-parameters", {"name": first.parameter}
     if first.what == "gradient norm" and original.grad_norms[first.step - 1]:
         yield from _of_norms(first.step - 1, original, migrated)
     if buffers:
@@ -79,15 +84,22 @@ def _shown(first: Difference, original: Run, migrated: Run, buffers: str) -> Sho
             yield "rounding", {"dtype": dtype.removeprefix("torch."), "units": units}
 
 
+def _of_optimizers(original: Run, migrated: Run) -> Shown:
+    """What parameters show that an optimizer has and the model does not."""
+    gathered = _most("gathered", migrated) - _most("gathered", original)
+    if gathered > 0:
+        yield "optimizer-of-gathered-parameters", {"count": gathered}
+    lost = _most("lost", migrated) - _most("lost", original)
+    if lost > gathered:
+        yield "optimizer-before-sharding", {"count": lost - gathered}
+
+
 def _of_norms(index: int, original: Run, migrated: Run) -> Shown:
     """What gradient norms show that differ at a step."""
     before, now, ranks = original.grad_norms[index], migrated.grad_norms[index], len(original.ranks)
     one, other = _reductions(original), _reductions(migrated)
-    if not now:
-        if _lost(migrated) > _lost(original):
-            yield "optimizer-before-sharding", {}
-        if other < one:
-            yield "no-sync-not-reset", {"before": one, "now": other}
+    if not now and other < one:
+        yield "no-sync-not-reset", {"before": one, "now": other}
     parts = [math.sqrt(rank.squares[index]) for rank in migrated.ranks if index < len(rank.squares)]
     if len(parts) > 1 and all(_near(part, before) for part in parts):
         yield "local-clip", {}
@@ -128,8 +140,22 @@ _CAUSES = {
         "sync_module_states=True took the first rank's buffers as well; buffers that are not saved must be computed again "
         "after a start on the meta device.",
     ),
+    "clipping": (
+        "the programs clip gradients with other limits",
+        "Call torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm) where the original clips, with the same limit.",
+    ),
+    "unused-parameters": (
+        "no loss depends on {name}, and the optimizer treats it differently",
+        "FSDP1 gave such a parameter a gradient of zeros, so that weight decay and momentum moved it; fully_shard gives it "
+        "none. To train as before, keep like_fsdp1, or set p.grad = torch.zeros_like(p) before the step.",
+    ),
+    "optimizer-of-gathered-parameters": (
+        "the optimizer holds {count} gathered parameters, and trains nothing of them",
+        "After a forward without gradients the root's parameters stay gathered, and model.parameters() returns them so. "
+        "Build the optimizer before that forward, or call model.reshard() first.",
+    ),
     "optimizer-before-sharding": (
-        "the optimizer was built before the model was sharded, and trains nothing",
+        "the optimizer was built before the model was sharded, and {count} of its parameters are not the model's any more",
         "fully_shard replaces every parameter: build the optimizer after the last fully_shard, from model.parameters().",
     ),
     "no-sync-not-reset": (
@@ -194,8 +220,9 @@ def _where(first: Difference) -> str:
     )
 
 
-def _lost(run: Run) -> int:
-    return sum(rank.lost for rank in run.ranks)
+def _most(what: str, run: Run) -> int:
+    """Parameters of a kind on the rank that has most."""
+    return max((getattr(rank, what) for rank in run.ranks), default=0)
 
 
 def _reductions(run: Run) -> int:

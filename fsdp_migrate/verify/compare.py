@@ -25,7 +25,7 @@ def floor(dtype: str) -> float:
     return max(TOLERANCE, eps(dtype))
 
 
-AFTER = 6
+AFTER = 7
 """The order of what is compared when the programs have ended."""
 
 
@@ -35,7 +35,8 @@ class Difference:
 
     Attributes:
         step: the optimizer step, counted from 1; 0 is the start.
-        order: within a step: what a program computes first comes first; `AFTER` is what is left when it has ended.
+        order: within a step: what a program computes first comes first; 5 are the last parameters, 6 the last buffers, and
+            `AFTER` is what is left when it has ended.
         rank: -1 for what all ranks share.
         index: of a loss, which one of the rank's it is, counted from 0.
         parameter: what it began with, where that is known.
@@ -52,6 +53,8 @@ class Difference:
     def __str__(self) -> str:
         if self.order == AFTER:
             return f"{self.what}: {self.text}"
+        if self.what.startswith("last "):
+            return f"{self.what} differ: {self.text}"
         where = f"step {self.step}" if self.step else "the start"
         where += f" on rank {self.rank}" if self.rank >= 0 else ""
         began = f", begins with {self.parameter}" if self.parameter else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.verify import causes, outputs, values
+from fsdp_migrate.verify import causes, clipping, outputs, trained, values
 from fsdp_migrate.verify.compare import compare, floor
 from fsdp_migrate.verify.errors import Unverifiable
 from fsdp_migrate.verify.options import Recording
@@ -47,6 +47,16 @@ def check_migrated(run: Run, changed: tuple[str, ...]) -> list[str]:
     return [f"changed, but not run: {named} ({len(idle)} of {len(changed)} files)"]
 
 
+def check_proof(verdict: Verdict) -> None:
+    """Raise `Unverifiable` if two runs are equal only because they compute no numbers."""
+    why = trained.unproved(verdict.original)
+    if verdict.equal and why:
+        raise Unverifiable(
+            f"nothing is proved: {why}, in both programs. "
+            "Choose arguments, such as a lower learning rate, with which the original trains"
+        )
+
+
 def judge(
     original: Run,
     migrated: Run,
@@ -65,7 +75,12 @@ def judge(
     apart, unknown = values.last_differences(*ends)
     buffers, buffer, dtypes = values.buffers_difference(*ends)
     starts = values.first_differences(*begins, {*migrated.aligned}, tolerance)
-    odd = sorted([*starts, *comparison.differences])
+    buffers_apart = values.odd_buffers(*ends, tolerance)
+    lasts = trained.differences(
+        comparison, (original, migrated), ends, apart, buffers_apart, tolerance
+    )
+    clips = clipping.differences(original, migrated)
+    odd = sorted([*starts, *comparison.differences, *clips, *lasts])
     notes = [
         f"first values of the {name} program are not known: {begin.problem}"
         for name, begin in zip(("original", "migrated"), begins, strict=True)
@@ -74,6 +89,8 @@ def judge(
     ranks = (*original.ranks, *migrated.ranks)
     notes += dict.fromkeys(text for rank in ranks for text in rank.problems)
     untrained = "" if original.steps else "training: no optimizer took a step"
+    lost, unclipped = trained.not_numbers(original), clipping.unproved(original, migrated)
+    uncompared = (lost, unclipped, unknown, _taken_over(migrated), untrained)
     return Verdict(
         **{**vars(comparison), "differences": odd},
         tolerance=tolerance,
@@ -82,7 +99,7 @@ def judge(
         original=original,
         migrated=migrated,
         cause=causes.find(next(iter(odd), None), original, migrated, dtypes),
-        uncompared=[note for note in (unknown, _taken_over(migrated), untrained) if note],
+        uncompared=[note for note in uncompared if note],
         notes=notes,
         max_abs_buffer_diff=buffers,
         buffer=buffer,

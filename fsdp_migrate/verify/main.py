@@ -15,7 +15,7 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.verify import causes, failures, files, folders, launch, processes, quirks, records
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
-from fsdp_migrate.verify.judge import check_migrated, check_original, judge
+from fsdp_migrate.verify.judge import check_migrated, check_original, check_proof, judge
 from fsdp_migrate.verify.left import Left
 from fsdp_migrate.verify.live import Live
 from fsdp_migrate.verify.options import Options, Recording
@@ -155,6 +155,7 @@ class Pair:
             noise = files.compare(saved, again, one.steps + 1, verdict.tolerance, 0.0)
             control = replace(control, printed=[*control.printed, *noise.printed])
             verdict = verdict.without(control, noise.differences)
+        check_proof(verdict)
         return verdict
 
     def _programs(self, folder: Path) -> tuple[Program, Program, list[str], Left]:
@@ -300,8 +301,8 @@ def _free_memory() -> int:
 def _never(compared: Sequence[str], verdict: Verdict) -> Iterator[str]:
     """What was not compared, whatever the result."""
     yield "evaluations, and models that no optimizer trains, beyond what is printed and saved"
-    if verdict.tolerance:
-        yield "last parameters and buffers are shown, and judged with --tolerance 0 only"
+    if verdict.tolerance and not verdict.bitwise:
+        yield "last buffers are shown, and judged where the losses are bitwise equal"
     if not compared:
         yield "files: none that both programs wrote below their folder"
 

@@ -31,6 +31,7 @@ class Rank:
         fsdp1: where it first built a model of torch's FSDP1, as `file:line`; empty if it did not.
         sharded: whether it built a unit of FSDP1 or FSDP2.
         lost: parameters of optimizers that belong to no module.
+        gathered: those of them that are the gathered form of a unit's sharded ones.
         quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/evidence.py`).
         said: the runtime's warnings: `place`, the rule's `code` and `message`.
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
@@ -38,6 +39,7 @@ class Rank:
         times: when each step began.
         names, gradients, values: for each step, the parameters of which this rank has a part, and this rank's part of
             the squares of their gradients' norms and of their own before the step.
+        limits, clipped: for each step, the limits that gradients were clipped with, and whether that changed any.
     """
 
     rank: int
@@ -60,6 +62,7 @@ class Rank:
     fsdp1: str = ""
     sharded: bool = True
     lost: int = 0
+    gathered: int = 0
     dtype: str = ""
     loss_dtype: str = ""
     gradient_dtype: str = ""
@@ -70,6 +73,8 @@ class Rank:
     names: list[list[str]] = field(default_factory=list)
     gradients: list[list[float]] = field(default_factory=list)
     values: list[list[float]] = field(default_factory=list)
+    limits: list[list[str]] = field(default_factory=list)
+    clipped: list[bool] = field(default_factory=list)
 
     def upto(self, steps: int) -> Rank:
         """The same, ended after so many steps."""
@@ -80,6 +85,8 @@ class Rank:
             loss_steps=self.loss_steps[:losses],
             squares=self.squares[:steps],
             learning_rates=self.learning_rates[:steps],
+            limits=self.limits[:steps],
+            clipped=self.clipped[:steps],
         )
 
 
@@ -230,6 +237,8 @@ def _with_step(rank: Rank, line: dict[str, Any]) -> Rank:
         rank.names.append(line.get("names") or (rank.names[-1] if rank.names else []))
         rank.gradients.append(line.get("gradients", []))
         rank.values.append(line.get("values", []))
+        rank.limits.append(line.get("limits", []))
+        rank.clipped.append(line.get("clipped", False))
     loss, gradient = line["dtypes"]
     return replace(
         rank, rank=line["rank"], world=line["world"], loss_dtype=loss, gradient_dtype=gradient

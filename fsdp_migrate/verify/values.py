@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.verify.compare import Difference
+from fsdp_migrate.verify.compare import Difference, floor
 from fsdp_migrate.verify.records import Run
 
 
@@ -130,12 +130,16 @@ def _at_start(what: str, rank: int, odd: Iterable[tuple[str, str]]) -> Iterator[
 def _odd(one: Any, other: Any, tolerance: float) -> str:
     if one.shape != other.shape:
         return f"shape {list(one.shape)} against {list(other.shape)}"
-    if one.is_floating_point() and other.is_floating_point():
-        # FSDP1 casts buffers in the first call, other programs before it: the narrower dtype counts.
-        narrow = min(one.dtype, other.dtype, key=lambda dtype: int(dtype.itemsize))
-        one, other = one.to(narrow), other.to(narrow)
-    most = beyond(one, other, tolerance)
+    most = beyond(*_narrowed(one, other), tolerance)
     return "" if most is None else f"by up to {most:.3g}"
+
+
+def _narrowed(one: Any, other: Any) -> tuple[Any, Any]:
+    """Both in the narrower dtype: FSDP1 casts buffers in the first call, other programs before it."""
+    if not (one.is_floating_point() and other.is_floating_point()):
+        return one, other
+    narrow = min(one.dtype, other.dtype, key=lambda dtype: int(dtype.itemsize))
+    return one.to(narrow), other.to(narrow)
 
 
 def last_differences(original: Values, migrated: Values) -> tuple[dict[str, float], str]:
@@ -167,6 +171,23 @@ def buffers_difference(original: Values, migrated: Values) -> tuple[float, str, 
             if not math.isnan(most) and not distance <= most:
                 most, place = distance, f"{name} on rank {rank}"
     return most, place, dtypes
+
+
+def odd_buffers(original: Values, migrated: Values, tolerance: float) -> dict[str, float]:
+    """How far those last buffers are apart that differ by more than the tolerance, by name and rank."""
+    found: dict[str, float] = {}
+    for rank, (ones, others) in enumerate(zip(original.buffers, migrated.buffers, strict=False)):
+        for name in (name for name in ones if name in others):
+            one, other = ones[name], others[name]
+            if one.shape != other.shape:
+                found[f"{name} on rank {rank}"] = math.inf
+                continue
+            if tolerance:
+                one, other = _narrowed(one, other)
+            limit = max(tolerance, floor(str(one.dtype))) if tolerance else 0.0
+            if (most := beyond(one, other, limit)) is not None:
+                found[f"{name} on rank {rank}"] = most
+    return found
 
 
 def apart(one: Any, other: Any) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from fsdp_migrate.verify import clipping
 from fsdp_migrate.verify.causes import Cause, find
 from fsdp_migrate.verify.compare import Comparison, Difference, largest
 from fsdp_migrate.verify.outputs import Printed, count_of_lines
@@ -65,14 +66,8 @@ class Verdict(Comparison):
 
     @property
     def equal(self) -> bool:
-        """Whether every loss, step, learning rate and gradient norm agrees within the tolerance.
-
-        A tolerance of 0 asks for the same last parameters and buffers, too. Another says nothing of
-        them: where a gradient is nothing but noise, Adam makes large steps of it.
-        """
-        return not self.differences and not (
-            self.tolerance == 0 and (self.max_abs_param_diff or self.max_abs_buffer_diff)
-        )
+        """Whether every loss, step, learning rate, gradient norm and last parameter agrees within the tolerance."""
+        return not self.differences
 
     @property
     def first(self) -> Difference | None:
@@ -148,6 +143,8 @@ class Verdict(Comparison):
         yield f"compared: {'; '.join([*compared[:_LISTED], *more])}"
         for text in self.uncompared:
             yield f"not compared: {text}"
+        if told := clipping.told(self.original, self.migrated):
+            yield told
         yield f"gradient norms: largest relative difference {self.max_rel_grad_norm:.3g}"
         if self.max_abs_param_diff is not None:
             where = f", the first is {next(iter(odd))}" if (odd := self.odd_parameters) else ""
@@ -199,18 +196,15 @@ class Verdict(Comparison):
     def _line(self) -> str:
         if self.first is not None:
             return f"different: {self.first}; largest difference of a loss {self.max_abs_loss:.3g}"
-        if not self.equal and self.max_abs_param_diff:
-            return f"different: the last parameters, by up to {self.max_abs_param_diff:.3g}"
-        if not self.equal:
-            most = f"{self.max_abs_buffer_diff:.3g} in {self.buffer}"
-            return f"different: the last buffers, by up to {most}"
         how = "bitwise equal" if self.bitwise else f"equal within {self.tolerance:.3g} relative"
-        losses = max((len(rank.losses) for rank in self.original.ranks), default=0)
+        finite = [sum(map(math.isfinite, rank.losses)) for rank in self.original.ranks]
+        losses = max(finite, default=0)
         compared = f"{counted(losses, 'loss')} on {counted(len(self.original.ranks), 'rank')} {how}"
         same = f"same: {compared}, largest difference {self.max_abs_loss:.3g}"
         differ = "differ" if len(self.printed) > 1 else "differs"
         printed = f"; {counted(len(self.printed), 'printed line')} {differ}"
-        return same + (printed if self.printed else "")
+        idle = "; clipping never acted" if clipping.unproved(self.original, self.migrated) else ""
+        return same + idle + (printed if self.printed else "")
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields, version 1; what is not a finite number is null."""
@@ -244,6 +238,10 @@ class Verdict(Comparison):
             "cost": self.cost,
             "quirks": [line.to_json() for line in self.quirks],
             "said": self.migrated.said,
+            "clipping": {
+                name: clipping.to_json(run)
+                for name, run in (("original", self.original), ("migrated", self.migrated))
+            },
             "printed": [asdict(line) for line in self.printed],
             "compared": [*self.compared],
             "where": [line.to_json() for line in self.where],

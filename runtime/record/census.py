@@ -26,6 +26,7 @@ class Census:
         first: those of them that this process is the first to hold.
         complete: whether every parameter's name and place is known.
         lost: how many parameters were looked for and belong to no module.
+        gathered: those of them that are the gathered form of a unit's sharded ones.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,7 @@ class Census:
         self.first: dict[tuple[str, tuple[int, ...]], layouts.Part] = {}
         self.complete = True
         self.lost = 0
+        self.gathered = 0
         self._models: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._count = 0
         self._modules: dict[str, nn.Module] = {}
@@ -51,13 +53,9 @@ class Census:
         at = (processes, rank)
         for root in _in_order(roots(), new):
             self._look_into(root, new, at)
-        for identity, parameter in new.items():
-            if identity not in self._holdings:
-                # It has no module, hence no name: its gradient counts, its last value cannot be
-                # compared.
-                self.lost += 1
-                holding = layouts.single("", parameter, *at)
-                self._add([identity], layouts.Holding(holding.replicas, readable=False))
+        self._lose(
+            {identity: p for identity, p in new.items() if identity not in self._holdings}, at
+        )
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers as they are now; every process has its own."""
@@ -99,6 +97,16 @@ class Census:
                 if parameter is not None and identity in new and identity not in self._holdings:
                     one = layouts.single(layouts.clean(place, key), parameter, *at)
                     self._add([identity], one)
+
+    def _lose(self, lost: Tensors, at: tuple[int, int]) -> None:
+        """Parameters without a module have no name: their gradients count, their last values cannot be compared."""
+        for identity, parameter in lost.items():
+            holding = layouts.single("", parameter, *at)
+            self._add([identity], layouts.Holding(holding.replicas, readable=False))
+        self.lost += len(lost)
+        modules = (module for root in roots() for module in root.modules()) if lost else ()
+        forms = {id(p) for module in modules for p in layouts.gathered(module)}
+        self.gathered += len(forms & lost.keys())
 
     def _add(self, identities: list[int], holding: layouts.Holding) -> None:
         self._holdings.update(dict.fromkeys(identities, holding))

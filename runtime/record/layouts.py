@@ -72,6 +72,12 @@ def fsdp2_groups(module: nn.Module) -> list[Any]:
     return [] if group is None else [group]
 
 
+def gathered(module: nn.Module) -> list[torch.Tensor]:
+    """The parameters of an FSDP2 unit as a forward has them, whole; none for any other module."""
+    known = [parameter for group in fsdp2_groups(module) for parameter in group.fsdp_params]
+    return [p._unsharded_param for p in known if hasattr(p, "_unsharded_param")]
+
+
 def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], bool]) -> Holding:
     """An FSDP1 unit; `name` is the module's own."""
     handle: Any = module.__dict__["_handle"]

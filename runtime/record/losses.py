@@ -43,7 +43,9 @@ def _scalars(tensors: Any) -> Iterator[torch.Tensor]:
             # A distributed tensor's own part: reading the whole would be a collective that the
             # program did not ask for.
             loss = getattr(tensor, _UNSCALED, tensor).detach()
-            yield getattr(loss, "_local_tensor", loss)
+            local = getattr(loss, "_local_tensor", loss)
+            if local.numel() == 1:  # else another rank has it
+                yield local.reshape(())
 
 
 def _remember(scaler: Any) -> None:

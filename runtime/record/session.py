@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.optim import optimizer as optimizers
 
-from . import costs, evidence, losses, values
+from . import clips, costs, evidence, losses, values
 from .census import Census
 from .imports import Copies
 from .leaving import Departure
@@ -85,7 +85,7 @@ class Session:
         members = [p for group in optimizer.param_groups for p in group["params"]]
         rates = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
         self.steps.step(rates, time.perf_counter())
-        with self._noting("no gradient norm"), torch.no_grad():
+        with self.noting("no gradient norm"), torch.no_grad():
             self.census.look(members, self.rank, self.world)
             self.steps.norms(members, self.census)
 
@@ -108,7 +108,7 @@ class Session:
             return False
         path = os.path.join(self.folder, f"process-{os.getpid()}")
         told: dict[str, Any] = {}
-        with self._noting("not known what the runtime did"):
+        with self.noting("not known what the runtime did"):
             told = evidence.told_by_runtime(self.copies)
         end_problem = self._write_parameters(f"{path}.pt")
         self.steps.write(end=True)
@@ -124,6 +124,7 @@ class Session:
             "peak_memory_bytes": costs.peak_bytes(),
             **self.evidence.told(),
             "lost": self.census.lost,
+            "gathered": self.census.gathered,
             "dtype": self.start.dtype if self.start else "",
             **told,
             "problems": self.problems,
@@ -152,7 +153,7 @@ class Session:
             return f"{type(error).__name__}: {error}"
 
     @contextlib.contextmanager
-    def _noting(self, what: str) -> Iterator[None]:
+    def noting(self, what: str) -> Iterator[None]:
         """What the recorder does not understand must not end the program: it is said in the record."""
         try:
             yield
@@ -186,6 +187,7 @@ def install(folder: str, departure: Departure, copies: Copies) -> Callable[[], b
     session = Session(folder, departure, copies)
     departure.together, departure.in_thread = session.together, session.in_thread
     losses.install(session.loss)
+    clips.install(lambda limit, acted: session.steps.clip(limit, acted), session.noting)
     optimizers.register_optimizer_step_pre_hook(session.before_step)
     optimizers.register_optimizer_step_post_hook(session.after_step)
     if hasattr(os, "register_at_fork"):

@@ -23,6 +23,8 @@ class Steps:
         self.count = 0
         self._folder = folder
         self._losses: list[torch.Tensor] = []
+        self._limits: list[str] = []
+        self._clipped = False
         self._waiting: list[dict[str, Any]] = []
         self._names: list[str] = []
         self._dtypes = ["", ""]
@@ -32,12 +34,20 @@ class Steps:
         self._losses.append(loss.clone())
         self._dtypes[0] = str(loss.dtype)
 
+    def clip(self, limit: str, acted: bool) -> None:
+        """Gradients were clipped with this limit, which changed some of them or none."""
+        self._limits.append(limit)
+        self._clipped = self._clipped or acted
+
     def step(self, rates: list[float], now: float) -> None:
         """An optimizer step begins, with these learning rates."""
         self.write()
         self.count += 1
         line = {"losses": self._losses, "square": float("nan"), "rates": rates, "time": now}
+        if self._limits:
+            line |= {"limits": self._limits, "clipped": self._clipped}
         self._waiting, self._losses = [line], []
+        self._limits, self._clipped = [], False
 
     def norms(self, parameters: list[torch.Tensor], census: Census) -> None:
         """The squares of the gradients that this process holds, and of the parameters, by name, in fp64.
@@ -93,6 +103,13 @@ def _plain(value: Any) -> Any:
 
 def _squares(tensors: list[torch.Tensor], counts: list[int]) -> torch.Tensor:
     """The sum of the squares of each, divided by its count; on the first one's device."""
+    norms = norms_of(tensors)
+    return norms.square() / torch.tensor(counts, device=norms.device)
+
+
+def norms_of(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """The norms of what this process holds of these tensors, in fp64, on the first one's device."""
+    tensors = [_local(tensor) for tensor in tensors]
     if not tensors:
         return torch.zeros(0, dtype=torch.float64)
     norms: list[Any] = [None] * len(tensors)
@@ -101,7 +118,7 @@ def _squares(tensors: list[torch.Tensor], counts: list[int]) -> torch.Tensor:
         found = torch._foreach_norm([tensors[place] for place in places], 2, dtype=torch.float64)
         for place, norm in zip(places, found, strict=True):
             norms[place] = norm.to(tensors[0].device)
-    return torch.stack(norms).square() / torch.tensor(counts, device=tensors[0].device)
+    return torch.stack(norms)
 
 
 def _local(tensor: Any) -> torch.Tensor:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.cli import exit_code
-from fsdp_migrate.verify.compare import Comparison, compare
+from fsdp_migrate.verify.compare import Comparison, Difference, compare
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
@@ -92,12 +92,17 @@ def test_the_gradient_norm_is_the_ranks_sum() -> None:
     assert "gradient norm differs first at step 1: 5 against" in first(compare(one, wrong, 1e-6))
 
 
-def test_tolerance_zero_asks_for_the_same_last_parameters() -> None:
-    result = replace(verdict(run([3.0]), run([3.0]), 0), parameters={"v": 0.0, "w": 1e-3})
-    assert not result.equal
-    assert result.line() == "different: the last parameters, by up to 0.001"
-    assert replace(result, tolerance=1e-6).equal
-    assert replace(result, parameters=None).equal
+def test_last_parameters_are_told_by_the_first_that_differs() -> None:
+    odd = Difference(2, 5, -1, "last parameters", "w by up to 0.001", parameter="w")
+    result = replace(verdict(run([3.0]), run([3.0])), differences=[odd])
+    assert result.line().startswith("different: last parameters differ: w by up to 0.001; largest")
+    assert result.to_json()["first_difference"] == {
+        "what": "last parameters",
+        "step": 2,
+        "rank": None,
+        "text": "w by up to 0.001",
+        "parameter": "w",
+    }
 
 
 def test_the_json_is_the_contract() -> None:
@@ -106,7 +111,7 @@ def test_the_json_is_the_contract() -> None:
     keys = """
         version equal bitwise tolerance ranks backend steps max_abs_loss_diff max_rel_grad_norm_diff max_abs_param_diff
         original migrated first_difference causes parameters notes environment max_abs_buffer_diff arithmetic emulated
-        aligned plain deterministic uncompared cost quirks said printed compared where
+        aligned plain deterministic uncompared cost quirks said clipping printed compared where
     """
     assert list(data) == keys.split()
     assert data["first_difference"] == {

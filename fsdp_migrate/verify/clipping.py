@@ -1,0 +1,69 @@
+"""Clip calls of two runs against each other: where no gradient reached a limit, nothing else shows that one is lost."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from fsdp_migrate.verify.compare import Difference
+from fsdp_migrate.verify.records import Run
+from fsdp_migrate.views.text import counted
+
+
+def differences(original: Run, migrated: Run) -> Iterator[Difference]:
+    """The first step at which the programs clip with other limits, if no clip acted.
+
+    Where one acted, the gradient norms tell whether both programs clip: one of them may do so without a call.
+    """
+    if _acted(original) or _acted(migrated):
+        return
+    for one, other in zip(original.ranks, migrated.ranks, strict=False):
+        for step, (limits, others) in enumerate(zip(one.limits, other.limits, strict=False), 1):
+            if set(limits) != set(others):
+                text = f"{_words(limits)} against {_words(others)}, and no gradient reached it"
+                yield Difference(step, 2, -1, "clipping", text)
+                return
+
+
+def unproved(original: Run, migrated: Run) -> str:
+    """What a run does not show in which clip calls changed no gradient; empty if one did, or there are none."""
+    calls = _calls(original)
+    if not calls or _acted(original) or _acted(migrated):
+        return ""
+    return (
+        f"clipping: no gradient reached a limit in {counted(sum(calls.values()), 'call')} ({_words(calls)}). "
+        "Train for more steps, or with a lower limit"
+    )
+
+
+def told(original: Run, migrated: Run) -> str:
+    """How often both programs clip, with which limits, and how often that changed gradients; empty without a call."""
+    runs = {"original": original, "migrated": migrated}
+    if not any(map(_calls, runs.values())):
+        return ""
+    texts = []
+    for name, run in runs.items():
+        calls = _calls(run)
+        acted = f", {_acted(run)} of {run.steps} steps clipped" if calls else ""
+        texts.append(f"{name} {counted(sum(calls.values()), 'call')} with {_words(calls)}{acted}")
+    return f"clipping: {'; '.join(texts)}"
+
+
+def to_json(run: Run) -> dict[str, Any]:
+    """The calls of a run by their limit, and the number of steps whose gradients they changed."""
+    return {"limits": dict(_calls(run)), "steps_clipped": _acted(run)}
+
+
+def _calls(run: Run) -> Counter[str]:
+    """How often the first rank clipped, by the limit."""
+    steps = run.ranks[0].limits if run.ranks else []
+    return Counter(limit for limits in steps for limit in limits)
+
+
+def _acted(run: Run) -> int:
+    """How many steps had their gradients changed by a clip on any rank."""
+    return sum(map(any, zip(*(rank.clipped for rank in run.ranks), strict=False)))
+
+
+def _words(limits: Any) -> str:
+    names = sorted(set(limits))
+    return f"limit {', '.join(names)}" if names else "no limit"
