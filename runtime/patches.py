@@ -80,9 +80,8 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 
 
 def _step_one_by_one_if_mixed(group: dict[str, Any]) -> None:
-    """Ignored parameters are plain tensors, and ``foreach``, CUDA's default, takes no such mixture."""
+    """Ignored parameters are plain tensors, and ``foreach``, CUDA's default, takes no such mixture; the CPU's takes each."""
     if group.get("foreach", False) is not None or group.get("fused"):
         return
-    sharded = {isinstance(p, DTensor) for p in group["params"]}
-    if len(sharded) > 1 and any(p.device.type != "cpu" for p in group["params"]):
+    if len({isinstance(p, DTensor) for p in group["params"]}) > 1:
         group["foreach"] = False

@@ -204,7 +204,6 @@ def test_an_older_optimizer() -> None:
         ({"foreach": None}, "both", False),
         ({"foreach": None}, "sharded", None),
         ({"foreach": None}, "plain", None),
-        ({"foreach": None}, "on the cpu", None),
         ({"foreach": None, "fused": True}, "both", None),
         ({"foreach": True}, "both", True),
         ({}, "both", "nothing"),
@@ -213,10 +212,9 @@ def test_an_older_optimizer() -> None:
 def test_mixed_parameters_are_stepped_singly(
     options: dict[str, Any], kinds: str, expected: Any
 ) -> None:
-    device = "cpu" if kinds == "on the cpu" else "meta"  # as an accelerator would
-    plain = nn.Parameter(torch.empty(2, device=device))
+    plain = nn.Parameter(torch.empty(2))
     mesh = init_device_mesh("cpu", (1,))
-    sharded = DTensor.from_local(torch.empty(2, device=device), mesh, [Shard(0)], run_check=False)
+    sharded = DTensor.from_local(torch.empty(2), mesh, [Shard(0)], run_check=False)
     chosen = {"plain": [plain], "sharded": [sharded]}.get(kinds, [plain, sharded])
     group = {"params": chosen, **options}
     optimizer: Any = SimpleNamespace(param_groups=[group])

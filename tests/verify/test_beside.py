@@ -185,6 +185,12 @@ def test_a_loss_has_any_shape_of_one_element(shape: str, judged: Judged) -> None
     [
         ("--before evaluate", "optimizer-of-gathered-parameters", "6 gathered parameters"),
         ("--before unshard", "optimizer-of-gathered-parameters", "6 gathered parameters"),
+        # Nothing is trained then, as where the optimizer is older than the sharding.
+        (
+            "--before evaluate --root-alone",
+            "optimizer-of-gathered-parameters",
+            "12 gathered parameters",
+        ),
         ("--before reshard", "", ""),  # evaluates first
     ],
 )

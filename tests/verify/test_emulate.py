@@ -180,6 +180,16 @@ def test_optimizers_choose_as_on_cuda(step: str, raises: bool, emulated: Emulate
     assert ("got mixed torch.Tensor and DTensor" in output) == raises
 
 
+def test_the_runtime_takes_mixed_parameters_one_by_one(emulated: Emulated) -> None:
+    code = MIXED.replace("STEP", f"torch.optim.AdamW({BOTH}).step()").replace("DEVICE", "'cuda'")
+    code = code.replace(
+        "import fully_shard", "import fully_shard\nfrom fsdp_migrate.runtime import like_fsdp1"
+    )
+    code = code.replace("\nfully_shard(", "\nwith like_fsdp1(model): fully_shard(")
+    assert "with like_fsdp1" in code
+    assert emulated(code) == (0, "done\n")
+
+
 def test_optimizers_choose_as_on_a_cpu_without_emulation(emulated: Emulated) -> None:
     step = f"torch.optim.AdamW({BOTH}).step()"
     code = MIXED.replace("STEP", step).replace("DEVICE", "'cpu'")

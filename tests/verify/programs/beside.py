@@ -15,6 +15,7 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--fsdp2", action="store_true")
+parser.add_argument("--root-alone", action="store_true", help="is the only unit")
 parser.add_argument("--optimizer", default="AdamW")
 parser.add_argument("--decay", type=float, default=0.0)
 parser.add_argument("--clip", type=float, default=0.0)
@@ -47,7 +48,8 @@ def main() -> None:
     torch.manual_seed(1)
     model: nn.Module = Model()
     if ARGS.fsdp2:
-        fully_shard(model.block)
+        if not ARGS.root_alone:
+            fully_shard(model.block)
         fully_shard(model)
     else:
         model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=True)
