@@ -251,14 +251,24 @@ class Context:
             imported = [b for b in found.bindings if isinstance(b, Imported)]
             known = {fsdp1_name(f"{b.module}.{b.member}") for b in imported}
             return len(imported) == len(found.bindings) and known == {name}
-        return self.dotted_at(name, found.scope) == frozenset({dotted})
+        meanings = self.dotted_at(name, found.scope)
+        return meanings == frozenset({dotted}) or are_of_torch(dotted, meanings)
 
     def dotted_at(self, name: str, scope: Scope) -> frozenset[str]:
         """The dotted paths that a name means in a scope."""
         for load in self.file.loads.get(name, ()):
             if self.file.scope_of(load).lookup(name) == scope.lookup(name):
                 return self.dotted(load)
-        return frozenset()
+        found = scope.lookup(name)
+        imported = [b for b in found.bindings if isinstance(b, Imported)] if found else []
+        return frozenset(f"{b.module}.{b.member}" if b.member else b.module for b in imported)
+
+
+def are_of_torch(dotted: str, meanings: Iterable[str]) -> bool:
+    """Whether the paths that a name can mean are all those of one name of torch, which older releases have elsewhere."""
+    name = dotted.rpartition(".")[2]
+    paths = [path for path in meanings if path.startswith("torch.distributed.")]
+    return bool(paths) and all(path.rpartition(".")[2] == name for path in paths)
 
 
 def _line_length(_: Program, folder: Path) -> int:

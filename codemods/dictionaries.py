@@ -48,6 +48,50 @@ def given_keys(context: Context, dictionary: ast.expr) -> list[Argument]:
     return found
 
 
+def is_whole(context: Context, dictionary: ast.expr) -> bool:
+    """Whether the file writes every key that a dictionary can have."""
+    match dictionary:
+        case ast.Dict():
+            pairs = zip(dictionary.keys, dictionary.values, strict=True)
+            return all(
+                is_whole(context, value) if key is None else isinstance(key, ast.Constant)
+                for key, value in pairs
+            )
+        case ast.Call(func=ast.Name(id="dict")):
+            others = [*dictionary.args, *(k.value for k in dictionary.keywords if k.arg is None)]
+            return all(is_whole(context, other) for other in others)
+        case ast.BinOp(op=ast.BitOr()):
+            return is_whole(context, dictionary.left) and is_whole(context, dictionary.right)
+        case ast.Name():
+            return _is_whole_variable(context, dictionary)
+    return False
+
+
+def _is_whole_variable(context: Context, name: ast.Name) -> bool:
+    variable = context.file.variable(name)
+    if variable is None or len(variable.assigned) != len(variable.bindings):
+        return False
+    if any(each.path or not is_whole(context, each.value) for each in variable.assigned):
+        return False
+    return all(_adds_known(context, read) for read in context.file.reads(name))
+
+
+def _adds_known(context: Context, read: ast.Name) -> bool:
+    """Whether a use of a dictionary leaves all its keys known."""
+    match parent := context.file.parents[read]:
+        case ast.Subscript(slice=key):
+            return isinstance(parent.ctx, ast.Load) or isinstance(key, ast.Constant)
+        case ast.Attribute(attr="update"):
+            call = context.call_of(parent)
+            if call is None:
+                return False
+            others = [*call.args, *(k.value for k in call.keywords if k.arg is None)]
+            return all(is_whole(context, other) for other in others)
+        case ast.Attribute(attr=method):
+            return method in ("get", "items", "keys", "values", "copy")
+    return True
+
+
 def _places(context: Context, dictionary: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
     """The places of this file that mean the same variable, or the same attribute of `self`."""
     file = context.file

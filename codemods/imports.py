@@ -4,7 +4,7 @@ import ast
 import sys
 from collections.abc import Collection, Iterable, Iterator
 
-from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.context import Context, are_of_torch, shortened
 from fsdp_migrate.codemods.edit.imports import ImportChange, module_of
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import root_of
@@ -33,9 +33,12 @@ def hand_out(
 
 
 def _is_imported(context: Context, need: Import) -> bool:
-    """Whether the top of the file imports the name already."""
+    """Whether the top of the file imports the name already, perhaps from a file of the program that has it from torch."""
     name, _, local = need.name.partition(" as ")
     wanted = local or name or need.module.split(".")[0]
+    if need.module.startswith("torch.distributed") and name in context.file.scope.bindings:
+        if are_of_torch(name, context.dotted_at(name, context.file.scope)):
+            return True
     return any(
         isinstance(binding, Imported)
         and binding.member == (name or None)
@@ -90,6 +93,10 @@ def _beside(
         return next(reversed(standard), None)  # without one it stands in front of all others
     near = [node for node in head if isinstance(node, ast.ImportFrom) == bool(need.name)]
     of_package = [node for node in near if module_of(node).split(".")[0] in ("torch", top)]
+    if not need.name and not of_package:  # in front of what is imported from its modules
+        below = [node for node in head if module_of(node).split(".")[0] == top]
+        if below:
+            return below[0]
     return next(reversed(of_package or near or head), None)
 
 

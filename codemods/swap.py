@@ -188,7 +188,9 @@ def _decide(
         elif isinstance(statement.node, ast.Import):
             if _leads_to_fsdp1(context, statement.node, local, other):
                 statement.move[local] = in_runtime(alias.name), ""
-        elif local not in kept:
+        elif local not in kept and not (
+            context.form == "torch" and alias.name == "ShardingStrategy"
+        ):
             module = statement.node.module or ""
             target = _target(context, module, alias.name)
             is_name = not is_module(f"{module}.{alias.name}")

@@ -66,7 +66,7 @@ def migrate(file: File, source: Source, program: Program, options: Options) -> O
     else:
         outcome.errors.append(Problem(file.shown, 0, f"left alone: {_reason(refusals[-1])}"))
         return outcome
-    if refusals and not isinstance(refusals[0], Refused):
+    if refusals:
         message = f"only its imports changed: {_reason(refusals[0])}"
         outcome.errors.append(Problem(file.shown, 0, message))
     outcome.findings = [source.placed(_finding(file, source, each)) for each in found]

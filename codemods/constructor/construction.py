@@ -4,13 +4,15 @@ import ast
 from collections.abc import Iterator
 from dataclasses import replace
 
+from fsdp_migrate.codemods.constructor.flow import Flow, flow_of
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.dictionaries import Argument, given_keys
+from fsdp_migrate.codemods.dictionaries import Argument, given_keys, is_whole
 from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Imported
+from fsdp_migrate.facts.values import Value
 
 # FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.15.
 SIGNATURE = tuple(
@@ -44,6 +46,7 @@ class Construction:
         arguments: its arguments, in the order of the source; a dictionary may give one several times.
         unknown: keywords that FSDP1 does not have.
         unseen: dictionaries that are unpacked, whose keys are not known.
+        candidates: for an argument that is read from a dictionary which changes (`options.get("key")`), what it can be.
     """
 
     def __init__(self, context: Context, call: ast.Call, kind: str) -> None:
@@ -53,6 +56,8 @@ class Construction:
         self.arguments: list[Argument] = []
         self.unknown: list[ast.keyword] = []
         self.unseen: list[ast.keyword] = []
+        self.candidates: dict[ast.expr, list[ast.expr]] = {}
+        self._codes: dict[ast.expr, str] = {}
         self._bind()
 
     def _bind(self) -> None:
@@ -73,13 +78,36 @@ class Construction:
                     self.unknown.append(keyword)
 
     def _unpack(self, keyword: ast.keyword) -> None:
+        """The entries of a dictionary; those of one that changes are read from it when it is complete."""
         keys = given_keys(self.context, keyword.value)
-        if not keys:
+        if not keys or not is_whole(self.context, keyword.value):
             self.unseen.append(keyword)
+        literal = keyword.value
+        if isinstance(literal, ast.Name):
+            variable = self.context.file.variable(literal)
+            written = [each.value for each in variable.assigned] if variable is not None else []
+            literal = written[0] if len(written) == 1 else literal
+        own = {*ast.walk(literal)}
+        by_name: dict[str, list[Argument]] = {}
         for key in keys:
-            name = FORMER_NAMES.get(key.name, key.name)
-            if name in SIGNATURE:
-                self.arguments.append(replace(key, name=name))
+            by_name.setdefault(FORMER_NAMES.get(key.name, key.name), []).append(key)
+        for name, found in by_name.items():
+            if name not in SIGNATURE:
+                continue
+            value = found[0].value
+            is_alone = len(found) == 1 and value in own
+            if is_alone and is_pure(self.context, value) and self.is_same(value):
+                self.arguments.append(replace(found[0], name=name))
+                continue
+            has_default = any(each.value in own for each in found)
+            former = found[0].name
+            source = self.context.source(keyword.value)
+            code = f'{source}["{former}"]' if has_default else f'{source}.get("{former}")'
+            read = ast.parse(code, mode="eval").body
+            self._codes[read] = code
+            values = [each.value for each in found]
+            self.candidates[read] = values if has_default else [*values, ast.Constant(None)]
+            self.arguments.append(Argument(name, read, found[0].node))
 
     @property
     def like_fsdp1(self) -> bool:
@@ -97,9 +125,9 @@ class Construction:
 
     @property
     def is_written_out(self) -> bool:
-        """Whether the call itself names every argument: no dictionary and no star gives any."""
+        """Whether the file shows the name of every argument: no star gives any, and no dictionary whose keys are not known."""
         starred = any(isinstance(value, ast.Starred) for value in self.call.args)
-        return not starred and all(keyword.arg for keyword in self.call.keywords)
+        return not starred and not self.unseen
 
     def value(self, name: str) -> ast.expr | None:
         """The expression given for an argument; None if it is left out, or the literal None."""
@@ -142,6 +170,38 @@ class Construction:
             if is_changed or not is_kept:
                 raise AtRunTime
         return made.node
+
+    def shown_or_none(self, value: ast.expr) -> ast.expr | None:
+        """As `shown`, but None where the code at the constructor does not have that expression's value."""
+        try:
+            return self.shown(value)
+        except AtRunTime:
+            return None
+
+    def text(self, node: ast.expr) -> str:
+        """An expression as source, in parentheses if it takes several lines and stands in none."""
+        if node not in self.context.file.parents:
+            return self._codes.get(node) or ast.unparse(node)
+        source = self.context.source(node)
+        is_closed = isinstance(node, ast.Call | ast.Dict | ast.List | ast.Set | ast.Tuple)
+        return f"({source})" if "\n" in source and not is_closed else source
+
+    def flow(self, value: ast.expr) -> Flow:
+        """All that can make the value of an argument."""
+        context = self.context
+        if value not in self.candidates:
+            return flow_of(context.program, context.file, value)
+        found = Flow()
+        for candidate in self.candidates[value]:
+            if isinstance(candidate, ast.Constant):
+                found.ends.append(Value(candidate, context.file))
+                continue
+            flow = flow_of(context.program, context.file, candidate)
+            found.ends += flow.ends
+            found.unknown |= flow.unknown
+        # What a dictionary holds is read by whoever reads the dictionary.
+        found.is_kept = True
+        return found
 
     def is_same(self, value: ast.expr) -> bool:
         """Whether the names in an expression mean at the call what they mean where it is, and have one value."""

@@ -1,19 +1,19 @@
 """What each constructor becomes, and what is reported of it and of its arguments.
 
-It is in torch's words where the file shows every value, a loop over `units` or a function elsewhere.
+It is in torch's words where each argument has an expression, else in auto a loop over `units`, which reads FSDP1's arguments.
 """
 
 import ast
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fsdp_migrate.codemods.constructor import assumptions, layout, precision, rows
+from fsdp_migrate.codemods.constructor import assumptions, layout, precision, root, rows
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
     DIRECT,
     ENABLE_WRAP,
     FORMER_NAMES,
+    PARTIAL,
     SUBCLASS,
     UNKNOWN,
     UNPACKED,
@@ -22,12 +22,11 @@ from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     constructions,
 )
-from fsdp_migrate.codemods.constructor.layout import Code
+from fsdp_migrate.codemods.constructor.options import Rewritten, made_here, policy_edits
 from fsdp_migrate.codemods.constructor.rows import ROWS, in_torchs_words
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import Argument
-from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import
 from fsdp_migrate.codemods.swap import RULE as IMPORT
@@ -35,18 +34,12 @@ from fsdp_migrate.codemods.swap import written_out
 from fsdp_migrate.codemods.uses.methods import is_replaced
 from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.findings import Action
 
-RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *rows.RULES, *assumptions.RULES)
+RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *rows.RULES, *root.RULES, *assumptions.RULES)
 
-_BUILTINS = ("reversed", "list", "isinstance", "dict")
-_META = rb"""'meta'|"meta"|init_empty_weights|deferred_init|init_on_device|skip_init"""
-# What makes a model there: no key of a dictionary, no part of a path, no test for it.
-_ON_META = re.compile(
-    rb"""(?<![=!]= torch\.)device\(\s*["']meta|(?<![=!<>])=\s*["']meta|\bto(?:_empty)?\(\s*["']meta"""
-    rb"""|["']meta["']\s+if\b|\b(?:else|return)\s+["']meta"""
-    rb"""|(?:init_empty_weights|deferred_init|init_on_device|skip_init)\("""
-)
+_BUILTINS = ("reversed", "list", "isinstance")
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +53,8 @@ class Form:
         removed: code that they take away.
         said: what its arguments become, by name, in torch's words; empty where the runtime reads them.
         names: the names that the new code reads.
+        in_words: whether it is in torch's words.
+        gathered: why the root is told to free its parameters after forward; "" where it is not.
     """
 
     message: str
@@ -68,11 +63,13 @@ class Form:
     removed: tuple[ast.AST, ...]
     said: Mapping[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
+    in_words: bool = False
+    gathered: str = ""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What is decided of one constructor: its form, or all that keeps it on the bridge.
+    """What is decided of one constructor: its form, or all that keeps it FSDP1's, or on the bridge.
 
     Attributes:
         reasons: what keeps it there, each with the edit that removes it.
@@ -98,9 +95,31 @@ def find(context: Context) -> Iterator[Found]:
         yield from _arguments(construction, decision.form, spoken)
         if decision.form is not None:
             forms.append(decision.form)
+            if decision.form.gathered:
+                message = decision.form.gathered
+                yield Found(
+                    root.GATHERED, construction.call, Action.REWRITE, message, "fully_shard"
+                )
             if context.form == "torch":
                 yield from assumptions.of(construction, decision.form.said, decision.hits)
+    yield from _options(context, forms)
     yield from _spent(context, forms)
+
+
+def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
+    """The option objects that the file makes outside of its constructors."""
+    if context.form == "bridge":
+        return
+    gone = {node for form in forms for each in form.removed for node in ast.walk(each)}
+    rewritten: Rewritten = context.program.once(rows.rewritten, context.form)
+    for made in made_here(context, rewritten):
+        if made in gone:
+            continue
+        edits = lambda made=made: policy_edits(context, made, rewritten)  # noqa: E731
+        need = Import(TORCH, "MixedPrecisionPolicy", getattr(made, "func", None))
+        removed: tuple[ast.AST, ...] = (made.func,) if isinstance(made, ast.Call) else ()
+        message = "becomes MixedPrecisionPolicy"
+        yield Found(precision.POLICY, made, Action.REWRITE, message, "", edits, (need,), removed)
 
 
 def _constructor(construction: Construction, decision: Decision) -> Found:
@@ -108,10 +127,12 @@ def _constructor(construction: Construction, decision: Decision) -> Found:
     if form is not None:
         made = form.edits, form.imports, form.removed
         return Found(CONSTRUCTOR, call, Action.REWRITE, form.message, construct, *made)
-    message = "stays on the bridge"
-    if decision.reasons:
-        count = f"{len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
-        message += f": {count}{'; '.join(decision.reasons)}"
+    count = f"{len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
+    reasons = f"{count}{'; '.join(decision.reasons)}"
+    if construction.context.form == "torch":
+        message = f"stays FSDP1: {reasons}. Write fully_shard for it yourself, or use --form auto"
+        return Found(CONSTRUCTOR, call, Action.MANUAL, message, construct)
+    message = f"stays on the bridge: {reasons}" if reasons else "stays on the bridge"
     return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
 
 
@@ -143,7 +164,7 @@ def _argument(construction: Construction, argument: Argument, form: Form | None)
             start, _ = construction.context.file.span(argument.node)
             edit = Edit(start, start + len(str(former)), argument.name)
             return Found(rule, argument.node, Action.REWRITE, text, construct, lambda: [edit])
-    if form is not None and argument.name in form.said:
+    if form is not None and argument.name in form.said and action is Action.RUNTIME:
         return Found(rule, argument.node, Action.REWRITE, form.said[argument.name], construct)
     return Found(rule, argument.node, action, text, construct)
 
@@ -168,31 +189,119 @@ def decide(construction: Construction) -> Decision:
     found = tuple(hits(construction))
     if found and context.form == "auto":
         return Decision(None, tuple(map(str, found)))
-    return Decision(form_of(construction), hits=found)
+    try:
+        return Decision(form_of(construction), hits=found)
+    except AtRunTime as reason:
+        if context.form == "torch":
+            return Decision(None, (str(reason),))
+        return Decision(_by_runtime(construction, str(reason)), hits=found)
 
 
 def form_of(construction: Construction) -> Form:
-    """The form of a constructor that leaves the bridge."""
-    context = construction.context
-    direct = construction.kind == DIRECT and not _has_another(context, construction.call)
-    place = layout.place_of(construction) if direct else None
-    if place is None or not _are_free(context, construction.call):
-        return _by_function(construction)
+    """The form of a constructor in torch's words.
+
+    Raises:
+        AtRunTime: if it has none; the message says why.
+    """
+    if construction.kind == WRAP:
+        return _wrap(construction)
+    context, call = construction.context, construction.call
+    is_direct = construction.kind == DIRECT and not _has_another(context, call)
+    place = (
+        layout.place_of(construction) if is_direct and not _has_own_edits(construction) else None
+    )
+    if not _are_free(context, call):
+        raise AtRunTime("the file uses one of the names for something else")
+    model = _parameter(construction) if place is None else place.model
+    code = in_torchs_words(construction, model)
+    if not all(_is_free(context, call, need) for need in code.imports if need.name):
+        raise AtRunTime("the file uses one of the names for something else")
+    gathered = root.keep_sharded(construction, code)
+    needs = (*_imports(construction), *code.imports)
+    removed = tuple(_given(construction))
+    if place is not None:
+        message = (
+            "becomes fully_shard(...): the model is sharded in place and stays the same object"
+        )
+        if code.loop:
+            message = (
+                "becomes fully_shard(...) on every unit, children before parents, the model last"
+            )
+        return Form(
+            message,
+            lambda: layout.in_place(construction, code, place),
+            needs,
+            removed,
+            code.said,
+            code.names,
+            True,
+            gathered,
+        )
     try:
-        code = _in_torchs_words(construction)
-    except AtRunTime as reason:
-        return _by_units(construction, place, str(reason))
-    message = "becomes fully_shard(...): the model is sharded in place and stays the same object"
-    if code.units:
-        message = "becomes fully_shard(...) on every unit, children before parents, the model last"
+        if context.form == "torch" and code.call is not None:
+            return Form(
+                "becomes fully_shard(...), which shards the model in place and returns it",
+                lambda: layout.in_expression(construction, code),
+                needs,
+                removed if construction.kind != PARTIAL else removed[1:],
+                code.said,
+                code.names,
+                True,
+                gathered,
+            )
+    except AtRunTime:  # it takes several statements
+        pass
+    _check_captures(construction)
+    name = layout.name_of_function(construction)
     return Form(
-        message,
-        lambda: layout.in_torchs_words(construction, code, place),
-        (*_imports(construction), *code.imports),
-        tuple(_given(construction)),
+        f"becomes {name}(...), a function that shards the model in place by fully_shard",
+        lambda: layout.in_function(construction, code, name),
+        needs,
+        removed,
         code.said,
         code.names,
+        True,
+        gathered,
     )
+
+
+def _has_own_edits(construction: Construction) -> bool:
+    """Whether another rule rewrites something in the model's expression, which leaves no room for an edit of the statement."""
+    module = construction.module
+    attributes = [] if module is None else ast.walk(module)
+    return any(
+        isinstance(node, ast.Attribute) and is_replaced(construction.context, node)
+        for node in attributes
+    )
+
+
+def _parameter(construction: Construction) -> str:
+    """The parameter of a function that shards, of a name that no argument reads."""
+    values = (each.value for each in construction.arguments if each.name != "module")
+    read = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
+    return next(name for name in ("model", "module", "root", "network") if name not in read)
+
+
+def _wrap(construction: Construction) -> Form:
+    if len(construction.arguments) > 1 or construction.unseen:
+        raise AtRunTime("wrap(...) gives a unit arguments of its own")
+    return Form("wraps by the function that `enable_wrap` is given", list, (), (), in_words=True)
+
+
+def _check_captures(construction: Construction) -> None:
+    """Raises AtRunTime where a function above cannot see what the arguments read."""
+    context, call = construction.context, construction.call
+    statement = context.file.statement(call)
+    inside = {*ast.walk(statement)}
+    for value in (each.value for each in construction.arguments if each.name != "module"):
+        for name in ast.walk(value):
+            for binding in context.file.bindings(name) if isinstance(name, ast.Name) else ():
+                place = getattr(binding, "node", None) or getattr(binding, "function", None)
+                if isinstance(binding, Opaque | Parameter) and place in inside:
+                    if not any(
+                        isinstance(each, ast.Lambda) and each is place for each in ast.walk(value)
+                    ):
+                        raise AtRunTime("its arguments change with each call")
 
 
 def _has_another(context: Context, call: ast.Call) -> bool:
@@ -201,32 +310,23 @@ def _has_another(context: Context, call: ast.Call) -> bool:
     return any(isinstance(n, ast.expr) and context.references.get(n) == CLASS for n in inside)
 
 
-def _in_torchs_words(construction: Construction) -> Code:
-    """The arguments in torch's words; raises AtRunTime where `units` has to read them."""
+def _by_runtime(construction: Construction, reason: str) -> Form:
+    """A loop over `units`, or a function with one, which reads FSDP1's arguments when the program runs."""
     context, call = construction.context, construction.call
-    tree, paths = context.program.tree, context.program.reach.of(context.file.path)
-    if any(_ON_META.search(tree.data(path)) for path in tree.having(_META).intersection(paths)):
-        raise AtRunTime("the model may be on the meta device")
-    if comments(context.source(call)):
-        raise AtRunTime("comments stand at them")
-    code = in_torchs_words(construction)
-    if not all(_is_free(context, call, need) for need in code.imports):
-        raise AtRunTime("a name is taken")
-    return code
-
-
-def _by_units(construction: Construction, place: layout.Place, reason: str) -> Form:
+    is_direct = construction.kind == DIRECT and not _has_another(context, call)
+    place = layout.place_of(construction) if is_direct and _are_free(context, call) else None
+    if place is None or place.call is not None or place.test:
+        return _by_function(construction)
     need = _runtime("units", construction)
     inside = {*ast.walk(construction.call)}
     # Those have an edit of their own, which leaves no room for one of the whole statement.
     attributes = (node for node in inside if isinstance(node, ast.Attribute))
-    has_own = any(node in inside for node, _ in written_out(construction.context))
-    has_own |= any(is_replaced(construction.context, node) for node in attributes)
-    if has_own or not _is_free(construction.context, construction.call, need):
+    has_own = any(node in inside for node, _ in written_out(context))
+    has_own |= any(is_replaced(context, node) for node in attributes)
+    if has_own or not _is_free(context, call, need):
         return _by_function(construction)
     return Form(
-        "becomes fully_shard(...) on every unit that FSDP1 would make: units(...) reads its arguments"
-        f" ({reason})",
+        f"becomes a loop over units(...), which reads FSDP1's arguments: {reason}",
         lambda: layout.by_units(construction, place),
         (*_imports(construction), need),
         (construction.call.func,),

@@ -2,40 +2,73 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from textwrap import indent
 
-from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Construction
+from fsdp_migrate.codemods.constructor.conditions import Condition, negated
+from fsdp_migrate.codemods.constructor.construction import (
+    ENABLE_WRAP,
+    FORMER_NAMES,
+    PARTIAL,
+    SIGNATURE,
+    AtRunTime,
+    Construction,
+)
+from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import indentation, spliced
+from fsdp_migrate.codemods.dictionaries import Argument
+from fsdp_migrate.codemods.edit.text import comments, indentation, newline, read
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.facts.names import TORCH
 
 _NAME = re.compile(r"[^\W\d]\w*")
+_LINE_WITH_LIKE_FSDP1 = "# Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go"
 
 
 @dataclass(eq=False)
 class Code:
-    """What the arguments of one constructor become.
+    """What the arguments of one constructor become, as source, statement by statement.
 
     Attributes:
+        model: the model.
         said: what is said of each argument, by its name.
-        shared: keyword arguments, as source, of every `fully_shard` call.
+        above: statements in front of all, which make what the others read.
+        before: statements that read or change the whole model before it is sharded.
+        shared: keyword arguments of every `fully_shard` call.
         child, root: those of the units below the root, and of the root.
-        units: the condition by which `{module}` is a unit of its own, as source; "" where the root alone is one.
-        above: statements in front, with `{model}` for the model.
-        like_fsdp1: keyword arguments of `like_fsdp1`, or `below` the statements that do the same without it.
+        loop: the head of the loop over the units below the root; empty where the root alone is one.
+        unit: the loop's variable.
+        exempt: a class whose modules are units in full precision.
+        ignored: the name of the set of modules that are no units.
+        whole: the condition that every rank of a group keeps whole parameters.
+        note: a comment at the root.
+        fill: statements that fill what is on the meta device.
+        last: statements that load values into the sharded model.
+        like_fsdp1: keyword arguments of `like_fsdp1`.
+        below: statements behind the sharding that do without it what those ask for.
         imports: the names that all this uses.
+        rewritten: the option objects that are rewritten where they are made.
     """
 
+    model: str
+    rewritten: Rewritten
     said: dict[str, str] = field(default_factory=dict)
+    above: list[str] = field(default_factory=list)
+    before: list[str] = field(default_factory=list)
     shared: dict[str, str] = field(default_factory=dict)
     child: dict[str, str] = field(default_factory=dict)
     root: dict[str, str] = field(default_factory=dict)
-    units: str = ""
-    above: list[str] = field(default_factory=list)
+    loop: list[str] = field(default_factory=list)
+    unit: str = "module"
+    exempt: str = ""
+    ignored: str = ""
+    whole: Condition = False
+    note: str = ""
+    fill: list[str] = field(default_factory=list)
+    last: list[str] = field(default_factory=list)
     like_fsdp1: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)
     imports: list[Import] = field(default_factory=list)
@@ -48,68 +81,155 @@ class Code:
     def names(self) -> frozenset[str]:
         """The names that the code reads."""
         given = (*self.shared.values(), *self.child.values(), *self.root.values())
-        every = (*given, self.units, *self.above, *self.like_fsdp1, *self.below)
-        return frozenset(_NAME.findall(" ".join(every)))
+        blocks = (self.above, self.before, self.loop, self.fill, self.last, self.below)
+        lines = (line for block in blocks for line in block)
+        return frozenset(_NAME.findall(" ".join((*given, *lines, *self.like_fsdp1))))
+
+    @property
+    def call(self) -> str:
+        """The arguments of `fully_shard` behind the model, as source.
+
+        Raises:
+            AtRunTime: if there is more than that one call.
+        """
+        blocks = (self.above, self.before, self.loop, self.fill, self.last, self.below)
+        if any(blocks) or self.note:
+            raise AtRunTime
+        return _arguments(self.root) + _arguments(self.shared)
+
+    def lines(self, construction: Construction) -> list[str]:
+        """The statements that shard the model, and what is around them."""
+        context, call = construction.context, construction.call
+        lines = [*self.above, *self.before]
+        mesh = self.shared.get("mesh", "")
+        if self.loop and "(" in mesh:  # one for all units
+            self.shared["mesh"] = context.local("mesh", call)
+            lines.insert(len(self.above), f"{self.shared['mesh']} = {mesh}")
+        shared = _arguments(self.shared)
+        if len(self.shared) > 1 and self.loop:
+            name = context.local("fsdp_kwargs", call)
+            name = "fsdp_options" if name != "fsdp_kwargs" else name
+            entries = ", ".join(f'"{key}": {value}' for key, value in self.shared.items())
+            lines.append(f"{name} = {{{entries}}}")
+            shared = f", **{name}"
+        sharding = self._loop(shared)
+        sharding += [self.note] if self.note else []
+        sharding.append(f"fully_shard({self.model}{_arguments(self.root)}{shared})")
+        lines += under(construction, self.model, sharding, self.like_fsdp1)
+        return [*lines, *self.fill, *self.last, *self.below]
+
+    def _loop(self, shared: str) -> list[str]:
+        """The loop over the units below the root."""
+        if not self.loop:
+            return []
+        depth = len(self.loop[-1]) - len(self.loop[-1].lstrip()) + 4
+        lines = [*self.loop]
+        policy = self.root.get("mp_policy", "")
+        if self.exempt and policy and lines[-1].lstrip().startswith("if "):
+            inside = " " * (depth - 4)
+            other = f"MixedPrecisionPolicy(output_dtype={policy}.param_dtype)"
+            arguments = {**self.child, "mp_policy": other}
+            lines[-1:] = [
+                f"{inside}if isinstance({self.unit}, {self.exempt}):",
+                f"{inside}    # As under FSDP1, in float32",
+                f"{inside}    fully_shard({self.unit}{_arguments(arguments)}{shared})",
+                f"{inside}el{lines[-1].lstrip()}",
+            ]
+        if "cast_forward_inputs=False" in self.child.get("mp_policy", ""):
+            lines.append(" " * depth + "# As under FSDP1, only the root casts its inputs")
+        lines.append(f"{' ' * depth}fully_shard({self.unit}{_arguments(self.child)}{shared})")
+        return lines
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """How a constructor's statement is written.
+    """Where the statements of a constructor go.
 
     Attributes:
-        statement: the statement that becomes several.
-        target: what the model is assigned to in the end, "return" where it is returned, "" where it keeps its name.
+        statement: the statement that they take the place of, or stand above.
         model: the model, as source.
         first: a statement that gives the model a name, if it had none.
+        last: the statement behind the sharding; "" where the model keeps its name.
+        test: the condition under which the model is sharded, as source; "" where it always is.
+        otherwise: the statement where it is not.
+        call: the call, where the statement stays and has the model in the place of it.
     """
 
     statement: ast.stmt
-    target: str
     model: str
     first: str = ""
-
-    @property
-    def last(self) -> list[str]:
-        """The statement behind the sharding."""
-        if not self.target:
-            return []
-        begins = "return" if self.target == "return" else f"{self.target} ="
-        return [f"{begins} {self.model}"]
+    last: str = ""
+    test: str = ""
+    otherwise: str = ""
+    call: ast.Call | None = None
 
 
 def place_of(construction: Construction) -> Place | None:
-    """How a constructor is written; None where statements cannot take its place, as inside of an expression."""
+    """Where a constructor's statements go; None where no statement can stand, as inside of a comprehension."""
     context, call, module = construction.context, construction.call, construction.module
-    statement = context.file.parents[call]
-    target = _target(context, statement)
-    in_class = isinstance(context.file.scope_of(call).node, ast.ClassDef)
-    if target is None or module is None or in_class:
+    file = context.file
+    statement = file.statement(call)
+    in_class = isinstance(file.scope_of(call).node, ast.ClassDef)
+    if module is None or in_class or not context.is_alone(statement):
         return None
-    assert isinstance(statement, ast.stmt)
-    if isinstance(module, ast.Name | ast.Attribute | ast.Subscript) and not _calls(module):
-        dotted = ast.unparse(module)
-        return Place(statement, "" if target == dotted else target, dotted)
-    name = target if target not in ("", "return") else context.local("model", call)
-    returned = "return" if target == "return" else ""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr):
+        return None
+    value = statement.value
+    begins = _begins(context, statement)
+    if value is call:
+        return _in_place(construction, statement, begins)
+    if isinstance(value, ast.IfExp) and call in (value.body, value.orelse):
+        place = _in_place(construction, statement, begins)
+        other = value.orelse if call is value.body else value.body
+        test = context.source(value.test)
+        kept = f"{begins}{construction.text(other)}"
+        is_same = begins and kept == f"{begins}{begins.removesuffix(' = ')}"
+        return Place(
+            statement,
+            place.model,
+            place.first,
+            place.last,
+            test if call is value.body else negated(test),
+            "" if is_same else kept,
+        )
+    if not _comes_first(context, statement, call):
+        return None
+    model, first = _model(construction, "")
+    return Place(statement, model, first, call=call)
+
+
+def _begins(context: Context, statement: ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) -> str:
+    """The text of a statement in front of its value."""
+    match statement:
+        case ast.Return():
+            return "return "
+        case ast.Assign(targets=targets):
+            return "".join(f"{context.source(target)} = " for target in targets)
+        case ast.AnnAssign(target=target):
+            return f"{context.source(target)} = "
+    return ""
+
+
+def _in_place(construction: Construction, statement: ast.stmt, begins: str) -> Place:
+    target = begins.removesuffix(" = ") if begins.count(" = ") == 1 else ""
+    model, first = _model(construction, target)
+    last = "" if begins in ("", f"{model} = ") else f"{begins}{model}"
+    return Place(statement, model, first, last)
+
+
+def _model(construction: Construction, target: str) -> tuple[str, str]:
+    """The model as source, and the statement that gives it a name if it had none."""
+    context, call, module = construction.context, construction.call, construction.module
+    assert module is not None
+    is_path = isinstance(module, ast.Name | ast.Attribute | ast.Subscript)
+    if is_path and not _calls(module):
+        return ast.unparse(module), ""
+    can_be_read = target and not any(mark in target for mark in "([,")
+    name = target if can_be_read else context.local("model", call)
     source = context.source(module)
     if NEWLINE.search(source):  # for a statement of its own; Black drops spare brackets
         source = f"({source})"
-    return Place(statement, returned, name, f"{name} = {source}")
-
-
-def _target(context: Context, statement: ast.AST) -> str | None:
-    """What a statement does with the result; None if statements cannot take its place."""
-    if not isinstance(statement, ast.Assign | ast.Return | ast.Expr):
-        return None
-    if not context.is_alone(statement):
-        return None
-    if isinstance(statement, ast.Return):
-        return "return"
-    if isinstance(statement, ast.Expr):
-        return ""
-    first = statement.targets[0]
-    named = isinstance(first, ast.Name | ast.Attribute | ast.Subscript) and not _calls(first)
-    return ast.unparse(first) if named and len(statement.targets) == 1 else None
+    return name, f"{name} = {source}"
 
 
 def _calls(path: ast.expr) -> bool:
@@ -117,29 +237,186 @@ def _calls(path: ast.expr) -> bool:
     return any(isinstance(node, ast.Call) for node in ast.walk(path))
 
 
-def in_torchs_words(construction: Construction, code: Code, place: Place) -> list[Edit]:
-    """The edits that put calls of `fully_shard` with literal values in the place of the constructor."""
-    context = construction.context
-    shared = _arguments(code.shared)
-    lines = [line.replace("{model}", place.model) for line in code.above]
-    calls: list[str] = []
-    if code.units:
-        if len(code.shared) > 1:
-            name = context.local("fsdp_kwargs", construction.call)
-            lines.append(f"{name} = dict({shared.removeprefix(', ')})")
-            shared = f", **{name}"
-        unit = context.local("module", construction.call)
-        calls += [
-            f"for {unit} in reversed(list({place.model}.modules())):",
-            f"    if {code.units.format(module=unit, model=place.model)}:",
-        ]
-        if code.child:
-            calls.append("        # As under FSDP1, the root alone casts its inputs")
-        calls.append(f"        fully_shard({unit}{_arguments(code.child)}{shared})")
-    calls.append(f"fully_shard({place.model}{_arguments(code.root)}{shared})")
-    lines += _under(construction, place.model, calls, code.like_fsdp1)
-    lines += [line.replace("{model}", place.model) for line in code.below]
-    return _instead(construction, place, lines)
+_LATER = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.comprehension, ast.NamedExpr, ast.Await)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _comes_first(context: Context, statement: ast.stmt, call: ast.Call) -> bool:
+    """Whether a call is what a statement does first, so that it can be done in front of it."""
+    around = []
+    for node in context.file.ancestors(call):
+        if node is statement:
+            break
+        around.append(node)
+    if any(isinstance(node, _LATER + _COMPREHENSIONS) for node in around):
+        return False
+    place = (call.lineno, call.col_offset)
+    before = (
+        node
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and node not in around and node is not call
+    )
+    return all((node.lineno, node.col_offset) >= place for node in before)
+
+
+def in_place(construction: Construction, code: Code, place: Place) -> list[Edit]:
+    """The edits that put calls of `fully_shard` in the place of the constructor."""
+    context, call = construction.context, construction.call
+    lines = code.lines(construction)
+    if place.test:
+        lines = [f"if {place.test}:", *(indent(line, "    ") for line in _flat(place, lines))]
+        lines += ["else:", f"    {place.otherwise}"] if place.otherwise else []
+    else:
+        lines = _flat(place, lines)
+    kept, gone = remarks(construction, "\n".join(lines), place)
+    text = "\n".join([*kept, *lines])
+    if place.call is None:
+        return [context.replace_statement(place.statement, text)._replace(lost=gone)]
+    return [
+        context.insert_above(place.statement, text)._replace(lost=gone),
+        context.replace(call, place.model),
+    ]
+
+
+def _flat(place: Place, lines: list[str]) -> list[str]:
+    first = [place.first] if place.first else []
+    last = [place.last] if place.last else []
+    return [*first, *lines, *last]
+
+
+def remarks(
+    construction: Construction, after: str, place: Place | None
+) -> tuple[list[str], tuple[str, ...]]:
+    """The comments in a call that stand above the new code, and those that go with the argument that they speak of.
+
+    Args:
+        after: the new code, with the comments of what stays.
+    """
+    context, call = construction.context, construction.call
+    whole = call if place is None or place.call is not None else place.statement
+    start, end = context.file.span(whole)
+    every = comments(context.file.text[start:end])
+    if not every:
+        return [], ()
+    left = Counter(every) - Counter(comments(after))
+    going = [argument for argument in construction.arguments if _goes(construction, argument)]
+    kept, gone = [], []
+    for comment in every:
+        if not left[comment]:
+            continue
+        left[comment] -= 1
+        if _is_about_call(comment) or any(_speaks_of(comment, each.name) for each in going):
+            gone.append(comment)
+        else:
+            kept.append(comment)
+    return kept, tuple(gone)
+
+
+_DIRECTIVE = re.compile(r"#\s*(noqa|type:|pyright:|mypy:|pylint:|pyre-|fmt:)", re.IGNORECASE)
+_OUT = re.compile(r"#\s*(\w+)\s*=\s*\S")
+_SILENT = ("backward_prefetch", "limit_all_gathers", "use_orig_params")
+
+
+def _goes(construction: Construction, argument: Argument) -> bool:
+    """Whether nothing of an argument is left under FSDP2."""
+    constant = construction.constant(argument.value)
+    return argument.name in _SILENT or constant is None or constant is False
+
+
+def _is_about_call(comment: str) -> bool:
+    """Whether a comment speaks to a tool about FSDP1's call, or is one of its arguments that somebody took out."""
+    out = _OUT.match(comment)
+    return bool(_DIRECTIVE.match(comment)) or (
+        out is not None and out[1] in (*SIGNATURE, *FORMER_NAMES)
+    )
+
+
+def _speaks_of(comment: str, name: str) -> bool:
+    words = [word for word in name.split("_") if len(word) > 3]
+    return any(word in comment.lower() for word in words)
+
+
+def under(
+    construction: Construction, model: str, lines: list[str], options: Iterable[str] = ()
+) -> list[str]:
+    """Statements that shard, under the line that keeps FSDP1's behaviour in the form that has it."""
+    if not construction.like_fsdp1:
+        return lines
+    given = ", ".join([model, *options])
+    return [
+        _LINE_WITH_LIKE_FSDP1,
+        f"with like_fsdp1({given}):",
+        *(indent(line, "    ") for line in lines),
+    ]
+
+
+def in_function(construction: Construction, code: Code, name: str) -> list[Edit]:
+    """The edits that put a function above the statement, and its name in the place of the class."""
+    context, call = construction.context, construction.call
+    statement = context.file.statement(call)
+    lines = code.lines(construction)
+    kept, gone = remarks(construction, "\n".join(lines), None)
+    body = "\n".join([*kept, *lines, f"return {code.model}"])
+    doc = '"""Shards a model in place, and returns it."""'
+    text = f"def {name}({code.model}):\n{indent(doc, '    ')}\n{indent(body, '    ')}"
+    if isinstance(context.file.parents[statement], ast.Module):
+        above = defined_above(context, statement, text)
+    else:
+        above = context.insert_above(statement, text)
+        above = above._replace(text=above.text + newline(context.file))
+    above = above._replace(lost=gone)
+    if construction.kind == PARTIAL and _assigns(statement, call):
+        return [above, context.remove(statement)]
+    return [above, *_called(construction, name, "")]
+
+
+def in_expression(construction: Construction, code: Code) -> list[Edit]:
+    """The edits that put a call of `fully_shard` in the place of the class's, in any expression."""
+    return _called(construction, "fully_shard", code.call)
+
+
+def name_of_function(construction: Construction) -> str:
+    """The name of the function that takes the place of a constructor: of the `partial` that it was, else a free one."""
+    context, call = construction.context, construction.call
+    statement = context.file.statement(call)
+    if construction.kind == PARTIAL and isinstance(statement, ast.Assign):
+        if _assigns(statement, call):
+            return context.source(statement.targets[0])
+    return context.free("shard", call)
+
+
+def _assigns(statement: ast.stmt, call: ast.Call) -> bool:
+    match statement:
+        case ast.Assign(targets=[ast.Name()], value=value):
+            return value is call
+    return False
+
+
+def _called(construction: Construction, name: str, arguments: str) -> list[Edit]:
+    """The edits of the call itself: the function takes the model, and perhaps some arguments."""
+    context, call, module = construction.context, construction.call, construction.module
+    file = context.file
+    end = file.span(call)[1]
+    if construction.kind == PARTIAL:
+        if not arguments:
+            return [context.replace(call, name)]
+        return [context.replace(call, f"{context.source(call.func)}({name}{arguments})")]
+    if construction.kind == ENABLE_WRAP:
+        first, last = file.span(call.func)[1], end - 1
+        opening = file.text.index("(", first) + 1
+        return [Edit(opening, last, f"wrapper_cls={name}{arguments}")]
+    assert module is not None
+    opening = file.text.index("(", file.span(call.func)[1]) + 1
+    first, last = file.span(module)
+    closing = end - 1
+    brackets = file.text[last:closing]
+    behind = ")" * (len(brackets.split(",")[0]) - len(brackets.split(",")[0].rstrip().rstrip(")")))
+    in_front = file.text[opening:first]
+    return [
+        context.replace(call.func, name),
+        Edit(opening, first, "(" * in_front.count("(")),
+        Edit(last, closing, (behind.strip() if in_front.count("(") else "") + arguments),
+    ]
 
 
 def by_units(construction: Construction, place: Place) -> list[Edit]:
@@ -155,38 +432,38 @@ def by_units(construction: Construction, place: Place) -> list[Edit]:
         is_alike = re.match(r"(?: {4}|\t)\S", rows[-1])
         given = "\n".join([*rows, ""] if is_alike else rows)
     loop = [f"for {name}, {options} in units({given}):", f"    fully_shard({name}, **{options})"]
-    loop = _under(construction, place.model, loop)
-    return _instead(construction, place, loop, as_it_is=is_long)
-
-
-def _under(
-    construction: Construction, model: str, lines: list[str], options: Iterable[str] = ()
-) -> list[str]:
-    if not construction.like_fsdp1:
-        return lines
-    given = ", ".join([model, *options])
-    return [f"with like_fsdp1({given}):", *(indent(line, "    ") for line in lines)]
-
-
-def _instead(
-    construction: Construction, place: Place, lines: list[str], *, as_it_is: bool = False
-) -> list[Edit]:
-    code = "\n".join([*([place.first] if place.first else []), *lines, *place.last])
-    return [construction.context.replace_statement(place.statement, code, as_it_is=as_it_is)]
+    loop = under(construction, place.model, loop)
+    lines = _flat(place, loop)
+    gone = tuple(comments(context.source(call)))
+    code = "\n".join(lines)
+    edit = context.replace_statement(place.statement, code, as_it_is=is_long)
+    return [edit._replace(lost=gone)]
 
 
 def _given(construction: Construction, model: str) -> str:
-    """The arguments of a call as they are written, with a name for the model, and the names of today."""
+    """The arguments of a call as they are written, with a name for the model, the names of today, and without those that have
+    no effect."""
     context, call, module = construction.context, construction.call, construction.module
     file = context.file
     assert module is not None
-    start, (_, end) = file.text.index("(", file.span(call.func)[1]) + 1, file.span(call)
-    edits = [context.replace(module, model)]
-    for keyword in call.keywords:
-        if keyword.arg in FORMER_NAMES:
-            first = file.span(keyword)[0]
-            edits.append(Edit(first, first + len(keyword.arg), FORMER_NAMES[keyword.arg]))
-    return spliced(file.text, edits, start, end - 1)
+    source = context.source(call)
+    items = read(source)
+    values = [*call.args, *call.keywords]
+    for value, item in zip(values, list(items.items), strict=True):
+        name = value.arg if isinstance(value, ast.keyword) else None
+        if value is module or (isinstance(value, ast.keyword) and value.value is module):
+            item.text = model if name is None else f"{name}={model}"
+        elif name in FORMER_NAMES:
+            item.text = item.text.replace(name, FORMER_NAMES[name], 1)
+        elif name == "limit_all_gathers" or (name == "backward_prefetch" and not _is_none(value)):
+            items.drop(item)
+    code = items.code
+    return code[len(file.source(call.func)) :].strip().removeprefix("(").removesuffix(")")
+
+
+def _is_none(keyword: ast.expr | ast.keyword) -> bool:
+    value = keyword.value if isinstance(keyword, ast.keyword) else keyword
+    return isinstance(value, ast.Constant) and value.value is None
 
 
 def function(construction: Construction, name: str, imports: Iterable[Import]) -> str:
@@ -199,7 +476,7 @@ def function(construction: Construction, name: str, imports: Iterable[Import]) -
         "for unit, options in units(module, *args, **kwargs):",
         "    fully_shard(unit, **options)",
     ]
-    lines = _under(construction, "module", loop)
+    lines = under(construction, "module", loop)
     doc = '"""Shards a module with FSDP1\'s arguments, in place."""'
     ordered = sorted(imports, key=lambda need: need[:2])
     own = [f"from {need.module} import {need.name}" for need in ordered]

@@ -6,104 +6,227 @@ keeps every BatchNorm in full precision.
 """
 
 import ast
+from collections.abc import Sequence
 
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.flow import Flow
 from fsdp_migrate.codemods.constructor.layout import Code
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.constructor.options import (
+    FIELDS,
+    Precision,
+    policy_text,
+    precision_of,
+    shared_buffer_dtype,
+)
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
-from fsdp_migrate.facts.file import values_given
-from fsdp_migrate.facts.names import RUNTIME
 
 POLICY = Rule("FSDP213", "mixed-precision")
 BUFFERS = Rule("FSDP214", "buffer-dtype")
 LOW_PRECISION_GRADS = Rule("FSDP216", "keep-low-precision-grads")
 RULES = (POLICY, BUFFERS, LOW_PRECISION_GRADS)
 
-# FSDP1's fields in their order, with their defaults.
-_FIELDS = {
-    "param_dtype": None,
-    "reduce_dtype": None,
-    "buffer_dtype": None,
-    "keep_low_precision_grads": False,
-    "cast_forward_inputs": False,
-    "cast_root_forward_inputs": True,
-    "_module_classes_to_ignore": ...,
-}
 # Where a model may get a BatchNorm from: FSDP1, given a policy, makes it a unit in full precision.
-_NORMS = rb"BatchNorm|batch_norm|\btorchvision\.models|\btimm\b"
+_NORMS = rb"BatchNorm|batch_norm"
+_FULL = ("torch.float32", "torch.float")
+_BECOMES = "becomes MixedPrecisionPolicy. As under FSDP1, only the root casts its inputs"
 
 
 def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     """What the runtime does with a MixedPrecision."""
     if construction.is_none(argument.value):
         return POLICY, "None: full precision, the default"
-    made = construction.context.value(argument.value)
-    fields = _fields(construction.context, made.node) if made is not None else None
-    if fields is None:
+    precision = _shown(construction, argument.value)
+    if precision is None:
         return POLICY, "the runtime reads it when the program runs"
-    if "keep_low_precision_grads" in fields:
+    if "keep_low_precision_grads" in precision.sources:
         return LOW_PRECISION_GRADS, (
-            "keep_low_precision_grads has no counterpart, and the runtime raises ValueError: "
-            "cast the gradients before optimizer.step()"
+            "FSDP2 has no keep_low_precision_grads, and gradients have the parameters' own dtype: cast them before "
+            "optimizer.step() if you need them in low precision"
         )
-    if "buffer_dtype" in fields:
+    if "buffer_dtype" in precision.sources:
         text = "the runtime makes it a MixedPrecisionPolicy and casts buffers to buffer_dtype"
         return BUFFERS, text
     return POLICY, "the runtime makes it a MixedPrecisionPolicy and casts inputs where FSDP1 did"
 
 
+def _shown(construction: Construction, value: ast.expr) -> Precision | None:
+    context = construction.context
+    made = context.value(value) if value in context.file.parents else None
+    return None if made is None else precision_of(context.program, made.file, made.node)
+
+
 def precision(construction: Construction, value: ast.expr, code: Code) -> str:
-    """`mp_policy=`, where the file shows the types, and nothing but types is given.
-
-    Since torch 2.15 FSDP2 reduces in the parameters' own type where it is not told another; FSDP1 reduced in `param_dtype`.
-    """
-    context, has_policy = construction.context, construction.value("auto_wrap_policy") is not None
-    paths = context.program.reach.of(context.file.path)
-    if has_policy and not context.program.tree.having(_NORMS).isdisjoint(paths):
+    """`mp_policy=`: the program's own policy rewritten where it is made, or one that is made from FSDP1's here."""
+    if code.loop and _can_have_batch_norms(construction):
+        code.exempt = "torch.nn.modules.batchnorm._BatchNorm"
+        code.imports.append(Import("torch", ""))
+    program, flow = construction.context.program, construction.flow(value)
+    found = [precision_of(program, end.file, end.node) for end in flow.ends]
+    given = [each for each in found if each is not None and each.sources]
+    if any("_module_classes_to_ignore" in each.sources for each in given):
         raise AtRunTime
-    types = _fields(context, construction.shown(value))
-    if types is None or not types.keys() <= {"param_dtype", "reduce_dtype", "buffer_dtype"}:
-        raise AtRunTime
-    message = "becomes MixedPrecisionPolicy; inputs are cast at the root only, as in FSDP1"
-    buffers = types.pop("buffer_dtype", None)
-    if buffers is not None:
-        message += f"; buffers are cast to {buffers}"
-        if construction.like_fsdp1:
-            code.like_fsdp1.append(f"buffer_dtype={buffers}")
-        else:
-            code.below.append(f"cast_buffers({{model}}, {buffers})")
-            code.use(construction, "cast_buffers", RUNTIME)
-    if not types:
-        return message
-    if "param_dtype" in types and "reduce_dtype" not in types:
-        if "(" in types["param_dtype"]:
-            raise AtRunTime  # it would be called twice
-        types["reduce_dtype"] = types["param_dtype"]
-    given = (f"{name}={types[name]}" for name in _FIELDS if name in types)
-    policy = f"MixedPrecisionPolicy({', '.join(given)})"
+    is_said = value in code.rewritten.casting
+    casts = is_said or _literal(given, "cast_forward_inputs")
+    casts_root = _literal(given, "cast_root_forward_inputs")
+    source, buffers = _policy(construction, value, code, flow, found)
+    if buffers:
+        _cast_buffers(construction, buffers, code)
+    told = f". Buffers are cast to {buffers}" if buffers else ""
+    if source == "MixedPrecisionPolicy()":
+        return f"goes: parameters and gradients keep their dtype, as by default{told}"
     code.use(construction, "MixedPrecisionPolicy")
-    if has_policy:
-        name = context.free("mp_policy", construction.call)
-        code.above.append(f"{name} = {policy}")
-        code.child["mp_policy"] = f"replace({name}, cast_forward_inputs=False)"
+    is_root_cast = casts_root or casts
+    code.root["mp_policy"] = source if is_root_cast else _without_casts(source, code)
+    if is_said and code.loop:
+        # As under FSDP1, the root casts its inputs, whatever the units below it do.
+        code.root["mp_policy"] = f"replace({source}, cast_forward_inputs=True)"
         code.imports.append(Import("dataclasses", "replace"))
-        policy = name
-    code.root["mp_policy"] = policy
-    return message
+    if code.loop:
+        code.child["mp_policy"] = source if casts else _without_casts(source, code)
+        return f"becomes MixedPrecisionPolicy. As under FSDP1, only the root casts its inputs{told}"
+    return f"becomes MixedPrecisionPolicy{told}"
 
 
-def _fields(context: Context, call: ast.expr) -> dict[str, str] | None:
-    """What a `MixedPrecision(...)` of this file gives other than the defaults, as source."""
-    if not isinstance(call, ast.Call) or context.fsdp1(call.func) != "MixedPrecision":
-        return None
-    names = [*_FIELDS][: len(call.args)] + [str(keyword.arg) for keyword in call.keywords]
-    values = values_given(call)
-    known = len({*names} & {*_FIELDS}) == len(values)
-    if not known or any(isinstance(each, ast.Starred) for each in call.args):
-        return None
-    return {
-        name: context.source(value)
-        for name, value in zip(names, values, strict=True)
-        if not isinstance(value, ast.Constant) or value.value not in (None, _FIELDS[name])
+def _literal(given: Sequence[Precision], field: str) -> object:
+    """The value of a field that all objects give alike, as a literal.
+
+    Raises:
+        AtRunTime: if they do not.
+    """
+    values = {each.constant(field) for each in given} or {FIELDS[field]}
+    if len(values) > 1 or ... in values:
+        raise AtRunTime
+    return next(iter(values))
+
+
+def _policy(
+    construction: Construction,
+    value: ast.expr,
+    code: Code,
+    flow: Flow,
+    found: Sequence[Precision | None],
+) -> tuple[str, str]:
+    """FSDP2's policy as source, and the dtype of buffers: "" where they stay as they are."""
+    every = [each for each in found if each is not None]
+    if value in code.rewritten.values:
+        field = shared_buffer_dtype(every)
+        literal = {each.sources.get("buffer_dtype") for each in every if each.sources} - {None}
+        source = policy_text(construction.context, value, code.rewritten)
+        source = _named(construction, source, code, needs_name=bool(code.loop) or field is not None)
+        is_always = all(each.sources for each in every)
+        return source, _buffers(source, field, literal, is_always=is_always)
+    if len(every) == 1 == len(found) and not flow.unknown:
+        # Something else reads the object, too: its dtypes are written again.
+        return _again(construction, every[0], flow.ends[0].node, code)
+    may_be_none = flow.unknown or None in found or len(every) > 1
+    return _made_from(construction, value, code, may_be_none)
+
+
+def _without_casts(source: str, code: Code) -> str:
+    """A policy that casts no inputs."""
+    if source.endswith(")"):
+        return f"{source.removesuffix(')')}, cast_forward_inputs=False)"
+    code.imports.append(Import("dataclasses", "replace"))
+    return f"replace({source}, cast_forward_inputs=False)"
+
+
+def _named(construction: Construction, source: str, code: Code, *, needs_name: bool) -> str:
+    """A policy by a name, where it is used several times."""
+    if not needs_name or source.isidentifier() or source == "MixedPrecisionPolicy()":
+        return source
+    name = construction.context.local("mp_policy", construction.call)
+    code.above.append(f"{name} = {source}")
+    return name
+
+
+def _buffers(source: str, field: str | None, literal: set[str | None], *, is_always: bool) -> str:
+    """The dtype that buffers are cast to, as source; "" where they stay as they are."""
+    if field is None or literal <= {*_FULL}:
+        return ""
+    only = next(iter(literal)) if len(literal) == 1 and is_always else None
+    # In the call itself, or of torch: it reads the same at the constructor.
+    if only is not None and (field == "itself" or only.startswith("torch.")):
+        return only
+    return f"{source}.{field}"
+
+
+def _again(
+    construction: Construction, given: Precision, made: ast.expr, code: Code
+) -> tuple[str, str]:
+    """FSDP2's policy beside an object of FSDP1's that stays."""
+    types = {n: s for n, s in given.sources.items() if n in ("param_dtype", "reduce_dtype")}
+    if any("(" in source for source in types.values()) or not construction.is_same(made):
+        raise AtRunTime
+    if "param_dtype" in types and "reduce_dtype" not in types:
+        types["reduce_dtype"] = types["param_dtype"]
+    written = ", ".join(f"{n}={types[n]}" for n in ("param_dtype", "reduce_dtype") if n in types)
+    source = f"MixedPrecisionPolicy({written})"
+    buffers = given.sources.get("buffer_dtype", "")
+    return _named(
+        construction, source, code, needs_name=bool(code.loop)
+    ), "" if buffers in _FULL else buffers
+
+
+def _made_from(
+    construction: Construction, value: ast.expr, code: Code, may_be_none: bool
+) -> tuple[str, str]:
+    """FSDP2's policy from an object of FSDP1's that only the run knows."""
+    context, call = construction.context, construction.call
+    given = construction.text(value)
+    if not all(part.isidentifier() for part in given.split(".")):
+        name = context.local("mixed_precision", call)
+        code.above.append(f"{name} = {given}")
+        given = name
+    policy = context.local("mp_policy", call)
+    made = (
+        f"MixedPrecisionPolicy(param_dtype={given}.param_dtype, "
+        f"reduce_dtype={given}.reduce_dtype or {given}.param_dtype)"
+    )
+    if may_be_none:
+        code.above += [
+            f"{policy} = MixedPrecisionPolicy()",
+            f"if {given} is not None:",
+            f"    {policy} = {made}",
+        ]
+        return policy, f"{given} and {given}.buffer_dtype"
+    code.above.append(f"{policy} = {made}")
+    return policy, f"{given}.buffer_dtype"
+
+
+def _cast_buffers(construction: Construction, dtype: str, code: Code) -> None:
+    """FSDP1 cast the buffers of floating point, too, which FSDP2 leaves as they are."""
+    if construction.like_fsdp1:
+        code.like_fsdp1.append(f"buffer_dtype={dtype}")
+        return
+    context = construction.context
+    buffer = context.local("buffer", construction.call)
+    indent, lines = "", list[str]()
+    if " and " in dtype:
+        lines.append(f"if {dtype}:")
+        indent, dtype = "    ", dtype.partition(" and ")[2]
+    elif dtype.endswith((".param_dtype", ".reduce_dtype")):
+        lines.append(f"if {dtype} is not None:")
+        indent = "    "
+    code.below += [
+        *lines,
+        f"{indent}for {buffer} in {code.model}.buffers():",
+        f"{indent}    if {buffer}.is_floating_point():",
+        f"{indent}        {buffer}.data = {buffer}.to({dtype})",
+    ]
+
+
+def _can_have_batch_norms(construction: Construction) -> bool:
+    """Whether this file speaks of BatchNorm, or one that defines the model's class, or is imported there."""
+    context, module = construction.context, construction.module
+    if module is None:
+        return False
+    program = context.program
+    paths = {str(context.file.path)} | {
+        path
+        for end in construction.flow(module).ends
+        if isinstance(end.node, ast.Call)
+        for cls in program.definitions(end.node.func, end.file)
+        for path in program.reach.below(str(cls.file.path))
     }
+    return not program.tree.having(_NORMS).isdisjoint(paths)

@@ -1,23 +1,27 @@
 """A row for each argument of FSDP1's constructor: its rule, what the runtime does with it, and its code in torch's words."""
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
+from fsdp_migrate.codemods.constructor import devices, precision, sharding, wrapping
+from fsdp_migrate.codemods.constructor.conditions import Condition, chosen
 from fsdp_migrate.codemods.constructor.construction import (
+    CONSTRUCTOR,
+    DIRECT,
+    PARTIAL,
     SUBCLASS,
     AtRunTime,
     Construction,
     constructions,
 )
 from fsdp_migrate.codemods.constructor.layout import Code
+from fsdp_migrate.codemods.constructor.options import Rewritten
+from fsdp_migrate.codemods.constructor.silent import hits
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
-from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Rule
-from fsdp_migrate.facts.file import values_given
-from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.facts.file import last_name, values_given
 from fsdp_migrate.facts.program import Program
 
 CPU_OFFLOAD = Rule("FSDP201", "cpu-offload")
@@ -25,9 +29,6 @@ BACKWARD_PREFETCH = Rule("FSDP203", "backward-prefetch")
 FORWARD_PREFETCH = Rule("FSDP204", "forward-prefetch")
 LIMIT = Rule("FSDP205", "limit-all-gathers")
 USE_ORIG_PARAMS = Rule("FSDP206", "use-orig-params")
-DEVICE_ID = Rule("FSDP207", "device-id")
-SYNC = Rule("FSDP208", "sync-module-states")
-INIT_FUNCTION = Rule("FSDP210", "param-init-fn")
 IGNORED = Rule("FSDP212", "ignored-modules")
 
 # What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`.
@@ -43,7 +44,7 @@ class Row:
 
     Attributes:
         write: adds a value other than None to the code in torch's words and says what becomes of it, "" where `say` does;
-            raises AtRunTime where the file does not show it, or torch has no words for it.
+            raises AtRunTime where torch has no words for it.
         rule: its rule; or a function that gives this and the text, by the value.
         text: what the runtime does with the value, and `off` where that is None or False, if it is something else.
     """
@@ -62,29 +63,62 @@ class Row:
         return self.rule, self.off if is_off and self.off else self.text
 
 
-def in_torchs_words(construction: Construction) -> Code:
-    """What the arguments of a call become in torch's words.
+def in_torchs_words(construction: Construction, model: str) -> Code:
+    """What the arguments of a call become in torch's words, each by itself.
 
     Raises:
         AtRunTime: if one of them has none.
     """
-    if not construction.is_written_out:
-        raise AtRunTime("the call unpacks arguments")
-    code = Code()
-    for argument in construction.arguments:
-        name, value, row = argument.name, argument.value, ROWS.get(argument.name)
-        if row is None:  # the module
-            continue
-        # None switches prefetching off.
-        is_default = construction.is_none(value) and name != "backward_prefetch"
-        try:
-            said = "" if is_default else row.write(construction, value, code)
-            code.said[name] = said or row.say(construction, argument)[1]
-        except AtRunTime:
-            reason = f"{name} is not shown here, or has no word of torch's"
-            raise AtRunTime(reason) from None
+    context = construction.context
+    options = context.program.once(rewritten, context.form)
+    code = _written(construction, Code(model, options), tuple(ROWS))
+    if devices.is_on_meta(construction) and construction.value("param_init_fn") is None:
+        if construction.like_fsdp1:
+            raise AtRunTime("the file puts models on the meta device")
+        devices.empty(construction, code)
     _leave_attributes(construction, code)
     return code
+
+
+def _written(construction: Construction, code: Code, names: tuple[str, ...]) -> Code:
+    """The code with what some arguments become, in the order of the rows."""
+    if not construction.is_written_out:
+        raise AtRunTime("the call unpacks arguments that the file does not show")
+    given = {argument.name: argument for argument in construction.arguments}
+    for name in names:
+        argument = given.get(name)
+        if argument is None:
+            continue
+        # None switches prefetching off.
+        is_default = construction.is_none(argument.value) and name != "backward_prefetch"
+        try:
+            row = ROWS[name]
+            said = "" if is_default else row.write(construction, argument.value, code)
+            code.said[name] = said or row.say(construction, argument)[1]
+        except AtRunTime:
+            raise AtRunTime(f"torch has no expression for this {name}") from None
+    return code
+
+
+def rewritten(program: Program, form: str) -> Rewritten:
+    """The option objects that a run rewrites where they are made."""
+    return Rewritten(program, [*_speaking(program, form)])
+
+
+def _speaking(program: Program, form: str) -> Iterator[Construction]:
+    """The constructors of a run of which every argument but `mixed_precision` has torch's words."""
+    others = tuple(name for name in ROWS if name != "mixed_precision")
+    for file in program.files:
+        context = Context(file, program, form=form)
+        for construction in constructions(context):
+            try:
+                leaves = construction.kind in (DIRECT, PARTIAL) and not construction.unknown
+                leaves = leaves and not context.silenced(CONSTRUCTOR, construction.call)
+                if leaves and (form == "torch" or not hits(construction)):
+                    _written(construction, Code("model", Rewritten(program, [])), others)
+                    yield construction
+            except AtRunTime:
+                continue
 
 
 def _leave_attributes(construction: Construction, code: Code) -> None:
@@ -99,17 +133,18 @@ def _leave_attributes(construction: Construction, code: Code) -> None:
             code.said["use_orig_params"] += "; attributes of parameters stay only where they did"
 
 
+# What changes something beside giving a value.
+_CHANGING = ("pop", "popitem", "setdefault", "next", "append", "update", "broadcast", "all_reduce")
+
+
 def _no_effect(construction: Construction, value: ast.expr, code: Code) -> str:
     """An argument that means nothing under FSDP2, whatever its value."""
-    if not is_pure(construction.context, value):
-        raise AtRunTime
-    return ""
-
-
-def _only_off(construction: Construction, value: ast.expr, code: Code) -> str:
-    """An argument that is left to the runtime unless it is None or False."""
-    if construction.constant(value) is not False:
-        raise AtRunTime
+    for node in ast.walk(value):
+        if isinstance(node, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom):
+            raise AtRunTime
+        if isinstance(node, ast.Call) and last_name(node.func) in _CHANGING:
+            code.above.append(construction.text(value))
+            break
     return ""
 
 
@@ -130,13 +165,38 @@ def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, 
 
 
 def _cpu_offload(construction: Construction, value: ast.expr, code: Code) -> str:
-    flag = _offloads(construction, construction.shown(value))
-    if flag is ...:
-        raise AtRunTime
-    if flag:
+    condition = _offloaded(construction, value, code)
+    if condition is False:
+        return "nothing is offloaded, as by default"
+    code.use(construction, "CPUOffloadPolicy")
+    if condition is True:
         code.shared["offload_policy"] = "CPUOffloadPolicy()"
-        code.use(construction, "CPUOffloadPolicy")
-    return "becomes CPUOffloadPolicy() in every unit" if flag else ""
+        return "becomes CPUOffloadPolicy() in every unit"
+    code.use(construction, "OffloadPolicy")
+    code.shared["offload_policy"] = f"CPUOffloadPolicy() if {condition} else OffloadPolicy()"
+    return "becomes CPUOffloadPolicy(), or OffloadPolicy() where nothing is offloaded"
+
+
+def _offloaded(construction: Construction, value: ast.expr, code: Code) -> Condition:
+    """The condition under which parameters are offloaded."""
+    match construction.shown_or_none(value):
+        case ast.Constant(value=None | False):
+            return False
+        case ast.IfExp(test=test, body=body, orelse=orelse):
+            parts = [_offloaded(construction, each, code) for each in (body, orelse)]
+            return chosen(construction.text(test), *parts)
+        case ast.Call() as call if construction.context.fsdp1(call.func) == "CPUOffload":
+            given = values_given(call)
+            flag = construction.constant(given[0]) if given else False
+            if flag is ...:
+                return construction.text(given[0])
+            return bool(flag)
+    source = construction.text(value)
+    if not all(part.isidentifier() for part in source.split(".")):
+        name = construction.context.local("cpu_offload", construction.call)
+        code.above.append(f"{name} = {source}")
+        source = name
+    return f"{source} and {source}.offload_params"
 
 
 def _offloads(construction: Construction, made: ast.expr) -> object:
@@ -149,13 +209,69 @@ def _offloads(construction: Construction, made: ast.expr) -> object:
     return construction.constant(given[0]) if given else False
 
 
-def _backward_prefetch(construction: Construction, value: ast.expr, code: Code) -> str:
-    member = construction.member(value, "BackwardPrefetch")
-    if member == "BACKWARD_PRE":
-        return "no effect under FSDP2, which always prefetches this way"
-    if member == "BACKWARD_POST":
-        return "FSDP2 prefetches one unit earlier, with the same numbers"
-    raise AtRunTime
+def _forward_prefetch(construction: Construction, value: ast.expr, code: Code) -> str:
+    """The next unit's parameters are gathered with a unit's own, which changes no number."""
+    constant = construction.constant(value) if value in construction.context.file.parents else ...
+    if constant is False:
+        return "off, as by default"
+    if not code.loop:
+        return "has no effect with one unit"
+    context, call = construction.context, construction.call
+    units = context.local("units", call)
+    code.use(construction, "FSDPModule")
+    lines = [
+        f"{units} = [m for m in {code.model}.modules() if isinstance(m, FSDPModule)]",
+        f"for unit, following in zip({units}[1:], {units}[2:]):",
+        "    unit.set_modules_to_forward_prefetch([following])",
+    ]
+    if constant is ...:
+        lines = [f"if {construction.text(value)}:", *(f"    {line}" for line in lines)]
+    code.last += lines
+    return "becomes set_modules_to_forward_prefetch, from each unit to the next"
+
+
+def _ignored(construction: Construction, value: ast.expr, code: Code) -> str:
+    """`ignored_params=`, and no unit inside of what is ignored."""
+    context, call = construction.context, construction.call
+    source = construction.text(value)
+    flow = construction.flow(value)
+    may_be_none = any(isinstance(e.node, ast.Constant) and e.node.value is None for e in flow.ends)
+    may_be_none |= flow.unknown and isinstance(value, ast.Name | ast.Attribute)
+    if may_be_none:
+        source = f"({source} or ())"
+    parameters = context.local("ignored_params", call)
+    # Parameters, or modules: what FSDP1 took as ignored_states is either.
+    is_modules = any(
+        each.name == "ignored_modules" and each.value is value for each in construction.arguments
+    )
+    if not is_modules:
+        kind = _kind_of_ignored(construction, value)
+        if kind is None:
+            raise AtRunTime
+        is_modules = kind == "modules"
+    if not is_modules:
+        code.above.append(f"{parameters} = set({source})")
+    else:
+        code.above.append(f"{parameters} = {{p for m in {source} for p in m.parameters()}}")
+        if construction.value("auto_wrap_policy") is not None:
+            code.ignored = context.local("ignored", call)
+            code.above.append(
+                f"{code.ignored} = {{part for m in {source} for part in m.modules()}}"
+            )
+    code.shared["ignored_params"] = parameters
+    return "becomes ignored_params"
+
+
+def _kind_of_ignored(construction: Construction, value: ast.expr) -> str | None:
+    """Whether `ignored_states` are modules or parameters, by the words that make them."""
+    texts = [ast.unparse(value)]
+    made = construction.context.value(value) if value in construction.context.file.parents else None
+    if made is not None:
+        texts.append(ast.unparse(made.node))
+    text = " ".join(texts)
+    if "param" in text:
+        return "parameters"
+    return "modules" if "module" in text else None
 
 
 # What leaves some parameters whole, or on the CPU.
@@ -177,102 +293,58 @@ def are_mixed(program: Program) -> bool:
     return program.has("|".join((*_MIXING, "CPUOffload", "ignored_parameters")))
 
 
-_SETTERS = {
-    "torch.cuda.set_device",
-    "torch.xpu.set_device",
-    "torch.accelerator.set_device_index",
-    "torch.accelerator.set_device_idx",
-}
-
-
-def _device_id(construction: Construction, value: ast.expr, code: Code) -> str:
-    """Nothing, where the device is the current one: `fully_shard` moves the model there."""
-    context = construction.context
-    function = value.func if isinstance(value, ast.Call) else value
-    if "torch.cuda.current_device" in context.dotted(function):
-        return "is removed: fully_shard moves the model to the current device"
-    made = context.value(value)
-    nodes = ast.walk(made.node) if made is not None else ()
-    can_be_cpu = any(isinstance(node, ast.Constant) and node.value == "cpu" for node in nodes)
-    is_set = any(_sets(construction, call, value) for call in context.file.of(ast.Call))
-    if can_be_cpu or not is_set or not is_pure(context, value):
-        raise AtRunTime
-    return "is removed: fully_shard moves the model to the current device, which is this"
-
-
-def _sets(construction: Construction, call: ast.Call, device: ast.expr) -> bool:
-    """Whether a call of the file makes a device current, by the same words, and not below the constructor."""
-    context, here = construction.context, construction.call
-    is_beside = context.file.function(call) is context.file.function(here)
-    if len(call.args) != 1 or (is_beside and call.lineno > here.lineno):
-        return False
-    return (
-        isinstance(call.func, ast.Name | ast.Attribute)
-        and bool(context.dotted(call.func) & _SETTERS)
-        and context.source(call.args[0]) == context.source(device)
-    )
-
-
-def _sync(construction: Construction, value: ast.expr, code: Code) -> str:
-    """A broadcast in front of the sharding."""
-    constant, device = construction.constant(value), construction.value("device_id")
-    if constant is False:
-        return ""
-    if constant is not True:
-        raise AtRunTime
-    where = "" if device is None else f", device={construction.context.source(device)}"
-    code.above.append(f"broadcast_module_states({{model}}{where})")
-    code.use(construction, "broadcast_module_states", RUNTIME)
-    return "parameters and buffers are broadcast from rank 0 before the model is sharded"
-
-
 _IGNORED = Row(
-    _only_off,
+    _ignored,
     IGNORED,
     "the runtime leaves these parameters whole in every unit",
     "None: nothing is ignored",
 )
+# In the order in which they are written.
 ROWS = {
+    "ignored_modules": _IGNORED,
+    "ignored_states": _IGNORED,
+    "auto_wrap_policy": Row(wrapping.policy, wrapping.say),
+    "sharding_strategy": Row(sharding.strategy, sharding.say),
     "process_group": Row(
-        _only_off,
+        sharding.process_group,
         sharding.GROUP,
         "the runtime makes a mesh of this group's ranks",
         "all ranks, the default",
     ),
-    "sharding_strategy": Row(sharding.strategy, sharding.say),
-    "cpu_offload": Row(_cpu_offload, _say_offload),
-    "auto_wrap_policy": Row(wrapping.policy, wrapping.say),
-    "backward_prefetch": Row(
-        _backward_prefetch,
-        BACKWARD_PREFETCH,
-        "FSDP2 always prefetches as BACKWARD_PRE does",
-        "the runtime switches prefetching off",
+    "device_mesh": Row(
+        sharding.device_mesh,
+        sharding.MESH,
+        "the runtime takes the mesh and reads its shape",
+        "all ranks, the default",
     ),
     "mixed_precision": Row(precision.precision, precision.say),
-    "ignored_modules": _IGNORED,
-    "param_init_fn": Row(
-        _only_off,
-        INIT_FUNCTION,
-        "the runtime initializes each unit before it shards it, as FSDP1 did",
-        "None: nothing to initialize",
-    ),
+    "cpu_offload": Row(_cpu_offload, _say_offload),
     "device_id": Row(
-        _device_id,
-        DEVICE_ID,
+        devices.device_id,
+        devices.DEVICE_ID,
         "the runtime makes this device the current one and moves the model there",
         "None: the model is on its device already",
     ),
+    "param_init_fn": Row(
+        devices.initialize,
+        devices.INIT_FUNCTION,
+        "the runtime initializes each unit before it shards it, as FSDP1 did",
+        "None: nothing to initialize",
+    ),
     "sync_module_states": Row(
-        _sync,
-        SYNC,
+        devices.sync,
+        devices.SYNC,
         "the runtime broadcasts parameters and buffers from rank 0 before it shards",
         "nothing is broadcast, as by default",
     ),
     "forward_prefetch": Row(
-        _only_off,
+        _forward_prefetch,
         FORWARD_PREFETCH,
         "the runtime records the order of the units and prefetches in that order",
         "off, as by default",
+    ),
+    "backward_prefetch": Row(
+        _no_effect, BACKWARD_PREFETCH, "no effect: FSDP2 always prefetches as BACKWARD_PRE does"
     ),
     "limit_all_gathers": Row(_no_effect, LIMIT, "no effect under FSDP2, which needs no limit"),
     "use_orig_params": Row(
@@ -280,15 +352,10 @@ ROWS = {
         USE_ORIG_PARAMS,
         "no effect under FSDP2, which always keeps the original parameters",
     ),
-    "ignored_states": _IGNORED,
-    "device_mesh": Row(
-        _only_off,
-        sharding.MESH,
-        "the runtime takes the mesh and reads its shape",
-        "all ranks, the default",
-    ),
 }
+# Those that `units` need not be given.
+WITHOUT_EFFECT = ("backward_prefetch", "limit_all_gathers", "use_orig_params")
 RULES = (
-    *(*sharding.RULES, *wrapping.RULES, *precision.RULES, CPU_OFFLOAD, BACKWARD_PREFETCH),
-    *(FORWARD_PREFETCH, LIMIT, USE_ORIG_PARAMS, DEVICE_ID, SYNC, INIT_FUNCTION, IGNORED),
+    *(*sharding.RULES, *wrapping.RULES, *precision.RULES, *devices.RULES),
+    *(CPU_OFFLOAD, BACKWARD_PREFETCH, FORWARD_PREFETCH, LIMIT, USE_ORIG_PARAMS, IGNORED),
 )

@@ -1,16 +1,18 @@
 """Which ranks shard, and when parameters are freed: `sharding_strategy`, `process_group`, `device_mesh`.
 
 FSDP1's five strategies are two decisions: the mesh (all ranks shard, or groups shard and replicate) and whether parameters
-are freed after forward. FSDP2 has an argument for each, `mesh` and `reshard_after_forward`. A mesh that is not the default
-one `units` makes or reads.
+are freed after forward. FSDP2 has an argument for each, `mesh` and `reshard_after_forward`.
 """
 
 import ast
 
+from fsdp_migrate.codemods.constructor.conditions import Choice, Condition, negated
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.devices import device_type, distributed
 from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.dictionaries import Argument
-from fsdp_migrate.codemods.rule import Rule
+from fsdp_migrate.codemods.rule import Import, Rule
+from fsdp_migrate.facts.names import RUNTIME, TORCH
 
 FULL_SHARD = Rule("FSDP101", "full-shard")
 SHARD_GRAD_OP = Rule("FSDP102", "shard-grad-op")
@@ -21,7 +23,13 @@ GROUP = Rule("FSDP106", "process-group")
 MESH = Rule("FSDP107", "device-mesh")
 RULES = (FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, DYNAMIC, GROUP, MESH)
 
-_HYBRID = (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)")
+_KEEPING = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
+_HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
+_NAMES = '("replicate", "shard")'
+_DIMS = f"mesh_dim_names={_NAMES}"
+_DEVICE_MESH = "torch.distributed.device_mesh"
+
+_BY_RUNTIME = (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)")
 _STRATEGIES = {
     "FULL_SHARD": (
         FULL_SHARD,
@@ -32,8 +40,8 @@ _STRATEGIES = {
         NO_SHARD,
         "the runtime builds a mesh of shape (world, 1): every rank is a replica",
     ),
-    "HYBRID_SHARD": _HYBRID,
-    "_HYBRID_SHARD_ZERO2": _HYBRID,
+    "HYBRID_SHARD": _BY_RUNTIME,
+    "_HYBRID_SHARD_ZERO2": _BY_RUNTIME,
 }
 
 
@@ -47,10 +55,187 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
 
 
 def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
-    """`reshard_after_forward=`, where all ranks shard."""
-    member = construction.member(value, "ShardingStrategy")
-    if member not in ("FULL_SHARD", "SHARD_GRAD_OP"):
+    """`reshard_after_forward=` of the units below the root, and a mesh where not all ranks shard."""
+    choice = _choice(construction, value, code)
+    keeps = choice.is_among(_KEEPING)
+    hybrid, whole = choice.is_among(_HYBRID), choice.is_among(("NO_SHARD",))
+    _free_after_forward(construction, keeps, code)
+    is_given = any(
+        construction.value(name) is not None for name in ("device_mesh", "process_group")
+    )
+    if is_given and not choice.is_shown:
+        mesh = (
+            "The mesh is the program's own: with NO_SHARD or HYBRID_SHARD it needs two dimensions"
+        )
+    elif construction.value("device_mesh") is not None:
+        if whole is not False:
+            raise AtRunTime
+        mesh = ""  # the program's own
+    elif construction.value("process_group") is not None:
+        if hybrid is not False:
+            raise AtRunTime
+        mesh = _replicated_group(construction, whole, code)
+    else:
+        mesh = _mesh(construction, hybrid, whole, code)
+    if choice.enum in " ".join((*code.child.values(), *code.root.values(), *code.above)):
+        home = RUNTIME if construction.like_fsdp1 else TORCH
+        code.imports.append(Import(home, "ShardingStrategy", construction.call.func))
+    return _message(construction, keeps, mesh)
+
+
+def _message(construction: Construction, keeps: Condition, mesh: str) -> str:
+    if keeps is True:
+        text = "becomes reshard_after_forward=False"
+    elif keeps is False:
+        text = "is FSDP2's default: parameters are freed after forward, except the root's"
+    else:
+        text = "becomes reshard_after_forward, under the condition that chose it"
+    return f"{text}. {mesh}" if mesh else text
+
+
+def _choice(construction: Construction, value: ast.expr, code: Code) -> Choice:
+    """The strategy, by a name where it is compared and made by a call."""
+    context, call = construction.context, construction.call
+    enum = next(
+        (
+            context.source(node)
+            for node, name in context.references.items()
+            if name == "ShardingStrategy" and construction.is_same(node)
+        ),
+        "ShardingStrategy",
+    )
+    source = construction.text(value)
+    choice = Choice(construction, value, enum, source)
+    conditions = [choice.is_among(each) for each in (_KEEPING, _HYBRID, ("NO_SHARD",))]
+    is_compared = any(isinstance(each, str) and f"{enum}." in each for each in conditions)
+    if is_compared and "(" in source:
+        name = context.local("sharding_strategy", call)
+        code.above.append(f"{name} = {source}")
+        return Choice(construction, value, enum, name)
+    return choice
+
+
+def _free_after_forward(construction: Construction, keeps: Condition, code: Code) -> None:
+    """FSDP1 never frees the root after forward, which is the default of `fully_shard`: only the units below it are told."""
+    if keeps is False:
+        return
+    context = construction.context
+    is_one_of_several = len(context.models.constructors(context.file)) > 1
+    if code.loop:
+        arguments = code.child
+    elif keeps is True or is_one_of_several:  # it may be a unit of another model
+        arguments = code.root
+    else:
+        return
+    frees = "False" if keeps is True else negated(str(keeps))
+    if len(frees) > 50:
+        name = context.local("reshard_after_forward", construction.call)
+        code.above.append(f"{name} = {frees}")
+        frees = name
+    arguments["reshard_after_forward"] = frees
+
+
+def _mesh(construction: Construction, hybrid: Condition, whole: Condition, code: Code) -> str:
+    """A mesh of all ranks, where the strategy is, or can be, another than to shard over all of them."""
+    if hybrid is False and whole is False:
+        return ""
+    context, call = construction.context, construction.call
+    world = f"{distributed(construction, code)}.get_world_size()"
+    device = device_type(construction, code)
+    per_node = context.local("per_node", call)
+    mesh = context.local("mesh", call)
+    pairs = [
+        f"{per_node} = torch.cuda.device_count()",
+        f"{mesh} = init_device_mesh({device}, ({world} // {per_node}, {per_node}), {_DIMS})",
+    ]
+    alone = [f"{mesh} = init_device_mesh({device}, ({world}, 1), {_DIMS})"]
+    code.imports.append(Import(_DEVICE_MESH, "init_device_mesh"))
+    if hybrid is not False:
+        code.imports.append(Import("torch", ""))
+    branches = [(hybrid, pairs), (whole, alone)]
+    code.above += _branches(f"{mesh} = None", branches)
+    code.shared["mesh"] = mesh
+    texts = []
+    if hybrid is not False:
+        texts.append("The mesh replicates over nodes and shards inside of each")
+    if whole is not False:
+        texts.append("On a mesh of shape (world, 1) every rank keeps whole parameters")
+    return ". ".join(texts)
+
+
+def _branches(otherwise: str, branches: list[tuple[Condition, list[str]]]) -> list[str]:
+    """Statements under the conditions that choose them."""
+    lines: list[str] = []
+    for condition, body in branches:
+        if condition is True:
+            return body
+        if condition is not False:
+            word = "elif" if lines else "if"
+            lines += [f"{word} {condition}:", *(f"    {line}" for line in body)]
+    return [otherwise, *lines]
+
+
+def _replicated_group(construction: Construction, whole: Condition, code: Code) -> str:
+    """The mesh of a group whose ranks may all keep whole parameters."""
+    code.whole = whole
+    return (
+        "" if whole is False else "On a mesh of shape (ranks, 1) every rank keeps whole parameters"
+    )
+
+
+def process_group(construction: Construction, value: ast.expr, code: Code) -> str:
+    """`mesh=`, of the group's ranks."""
+    context, call = construction.context, construction.call
+    if isinstance(value, ast.Tuple):
         raise AtRunTime
-    if member == "SHARD_GRAD_OP":
-        code.shared["reshard_after_forward"] = "False"
-    return ""
+    flow = construction.flow(value)
+    can_be_none = any(_is_none(end.node) for end in flow.ends) or _is_parameter(construction, value)
+    device = device_type(construction, code)
+    group = construction.text(value)
+    code.imports.append(Import(_DEVICE_MESH, "DeviceMesh"))
+    if code.whole is False and not can_be_none:
+        code.shared["mesh"] = f"DeviceMesh.from_group({group}, {device})"
+        return "becomes a mesh of the group's ranks"
+    if not group.isidentifier():
+        name = context.local("group", call)
+        code.above.append(f"{name} = {group}")
+        group = name
+    mesh = context.local("mesh", call)
+    made = f"{mesh} = DeviceMesh.from_group({group}, {device})"
+    dist = distributed(construction, code)
+    alone, ranks = context.local("alone", call), context.local("ranks", call)
+    replicated = [
+        f"{alone} = {dist}.new_group([{dist}.get_rank()], use_local_synchronization=True)",
+        f"{ranks} = torch.tensor({dist}.get_process_group_ranks({group})).view(-1, 1)",
+        f"{mesh} = DeviceMesh.from_group([{group}, {alone}], {device}, mesh={ranks}, {_DIMS})",
+    ]
+    if code.whole is not False and can_be_none:
+        raise AtRunTime
+    if can_be_none:
+        code.above.append(f"{made} if {group} is not None else None")
+    else:
+        code.above += _branches(made, [(code.whole, replicated)])
+        code.imports.append(Import("torch", ""))
+    code.shared["mesh"] = mesh
+    return "becomes a mesh of the group's ranks"
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _is_parameter(construction: Construction, value: ast.expr) -> bool:
+    """Whether a value is a function's parameter that may be left out, or be None."""
+    from fsdp_migrate.codemods.constructor.flow import default_of
+    from fsdp_migrate.facts.scopes import Parameter
+
+    bindings = construction.context.file.bindings(value)
+    parameters = [each for each in bindings if isinstance(each, Parameter)]
+    defaults = [default_of(each.function, each.argument.arg) for each in parameters]
+    return any(default is not None and _is_none(default) for default in defaults)
+
+
+def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
+    """`mesh=`, as the program makes it."""
+    code.shared["mesh"] = construction.text(value)
+    return "becomes mesh"

@@ -40,11 +40,14 @@ def test_the_codemod_of_the_guide_does_what_its_page_says(monkeypatch: pytest.Mo
 
 
 PROGRAM = """\
+from functools import partial
+
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import MixedPrecision
-from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 
 class Block(nn.Module):
@@ -63,13 +66,24 @@ class Net(nn.Module):
         return x
 
 
-def main():
+def main(args):
     model = Net()
     model = FSDP(
         model,
-        auto_wrap_policy=ModuleWrapPolicy({Block}),
-        mixed_precision=MixedPrecision(param_dtype=torch.bfloat16),
+        auto_wrap_policy=partial(
+            transformer_auto_wrap_policy, transformer_layer_cls={Block}
+        ),
+        sharding_strategy={
+            "fsdp": ShardingStrategy.FULL_SHARD,
+            "sdp": ShardingStrategy.SHARD_GRAD_OP,
+        }[args.data_parallel],
+        mixed_precision=MixedPrecision(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+        ),
         device_id=torch.cuda.current_device(),
+        sync_module_states=True,
+        limit_all_gathers=True,
+        use_orig_params=True,
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for batch in batches():
@@ -83,7 +97,7 @@ def main():
 def test_the_changes_in_the_readme_are_what_the_tool_makes() -> None:
     """One program in the three forms, a part of each."""
     diffs = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
-    for form, diff in zip(("auto", "torch", "bridge"), diffs, strict=True):
+    for form, diff in zip(("torch", "auto", "bridge"), diffs, strict=True):
         source = Source(Path("/nowhere/train.py"), "train.py", PROGRAM.encode())
         after = analyse_source(source, Options(form)).changes[0].after.decode()
         for part in diff.split(" ...\n"):

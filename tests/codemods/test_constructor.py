@@ -8,8 +8,10 @@ import pytest
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
 from fsdp_migrate.codemods.constructor.rows import ROWS
 
+from .programs import table
 from .test_examples import analyse
 
+# ruff: noqa: E501
 HEAD = """\
 import torch
 import torch.nn as nn
@@ -73,91 +75,530 @@ SHOWN = {
         "fully_shard(model)",
     ),
 }
-# As SHOWN, with what is above the `with`.
-ABOVE = {
-    "several options of every unit": (
-        f"FSDP(model, {BY_BLOCK}, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, cpu_offload=CPUOffload(True))",
-        "fsdp_kwargs = dict(reshard_after_forward=False, offload_policy=CPUOffloadPolicy())",
-        "fully_shard(model, **fsdp_kwargs)",
-    ),
-    "mixed precision of units": (
-        f"FSDP(model, {BY_BLOCK}, {BF16})",
-        "mp_policy = MixedPrecisionPolicy(\n    param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16\n)",
-        "fully_shard(module, mp_policy=replace(mp_policy, cast_forward_inputs=False))",
-    ),
-    "a broadcast from a device": (
-        "FSDP(model, sync_module_states=True, device_id=torch.cuda.current_device())",
-        "broadcast_module_states(model, device=torch.cuda.current_device())",
-        "fully_shard(model)",
-    ),
-    "buffers": (
-        "FSDP(model, mixed_precision=MixedPrecision(buffer_dtype=torch.float16))",
-        "with like_fsdp1(model, buffer_dtype=torch.float16):",
-        "fully_shard(model)",
-    ),
-}
-# Values behind a name, with the whole code.
-NAMED = {
-    "a name that something else reads": (
-        "c = CPUOffload(True)\nmodel = FSDP(model, cpu_offload=c)\nprint(c)\n",
-        "c = CPUOffload(True)\nwith like_fsdp1(model):\n    fully_shard(model, offload_policy=CPUOffloadPolicy())\nprint(c)\n",
-    ),
-    "names that the new code reads": (
-        "low = torch.bfloat16\np = MixedPrecision(param_dtype=low)\nmodel = FSDP(model, mixed_precision=p)\n",
-        "low = torch.bfloat16\nwith like_fsdp1(model):\n"
-        "    fully_shard(\n        model, mp_policy=MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low)\n    )\n",
-    ),
-    "a class behind a name": (
-        "Unit = Block\np = ModuleWrapPolicy({Unit})\nmodel = FSDP(model, auto_wrap_policy=p)\n",
-        "Unit = Block\nwith like_fsdp1(model):\n    for module in reversed(list(model.modules())):\n"
-        "        if isinstance(module, Unit):\n            fully_shard(module)\n    fully_shard(model)\n",
-    ),
-    "a policy of two calls": (
-        "p = ModuleWrapPolicy({Block})\nmodel = FSDP(model, auto_wrap_policy=p)\nb = FSDP(model.b, auto_wrap_policy=p)\n",
-        "with like_fsdp1(model):\n    for module in reversed(list(model.modules())):\n"
-        "        if isinstance(module, Block):\n            fully_shard(module)\n    fully_shard(model)\n"
-        "with like_fsdp1(model.b):\n    for module in reversed(list(model.b.modules())):\n"
-        "        if isinstance(module, Block):\n            fully_shard(module)\n    fully_shard(model.b)\nb = model.b\n",
-    ),
-    "a device that is set in another function": (
-        "def main(d):\n    FSDP(model, device_id=d)\ndef setup(d):\n    torch.cuda.set_device(d)\n",
-        "def main(d):\n    with like_fsdp1(model):\n        fully_shard(model)\ndef setup(d):\n    torch.cuda.set_device(d)\n",
-    ),
-}
-# What only a run knows, or only the runtime does: arguments of `units`, as they are written.
-READ = {
-    "a mesh": "device_mesh=init_device_mesh('cuda', (8,))",
-    "hybrid without a mesh": f"{HYBRID}, {BY_BLOCK}",
-    "a strategy by a condition": "sharding_strategy=ShardingStrategy.FULL_SHARD if a else ShardingStrategy.SHARD_GRAD_OP",
-    "a condition": f"auto_wrap_policy={LAMBDA.format('m in model.layers')}",
-    "precision that casts no inputs": "mixed_precision=MixedPrecision(torch.float16, cast_root_forward_inputs=False)",
-    "replicas": "sharding_strategy=ShardingStrategy.NO_SHARD",
-    "gradients in low precision": "mixed_precision=MixedPrecision(keep_low_precision_grads=True)",
-    "policy that asks the model": "auto_wrap_policy=ModuleWrapPolicy({type(model.a)})",
-    "policy of a container": "auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList})",
-    "policy of every module": "auto_wrap_policy=ModuleWrapPolicy({nn.Module})",
-    "a device that can be the CPU": "device_id=torch.device('cuda' if gpu else 'cpu')",
-    "a device that nothing sets": "device_id=device",
-    "broadcast by what a call gives": "sync_module_states=is_low()",
-    "prefetching off": "backward_prefetch=None",
-    "prefetching in forward": "forward_prefetch=True",
-    "ignored modules": "ignored_modules=[model.head]",
-    "an initializer": "param_init_fn=init",
-    "an argument that something changes": "use_orig_params=settings.pop('x')",
-}
-# Programs in which a name does not have the value that it seems to have.
-CHANGED = {
-    "offload changed on the way": "c = CPUOffload()\nc.offload_params = True\nmodel = FSDP(model, cpu_offload=c)\n",
-    "policy changed on the way": (
-        "p = ModuleWrapPolicy({Block})\np._module_classes.add(Net)\nmodel = FSDP(model, auto_wrap_policy=p)\n"
-    ),
-    "a class that is another at the call": (
-        "p = ModuleWrapPolicy({Block})\nBlock = Net\nmodel = FSDP(model, auto_wrap_policy=p)\n"
-    ),
-    "device set below": "model = FSDP(model, device_id=d)\ntorch.cuda.set_device(d)\n",
-    "BatchNorm in the model": f"model.bn = nn.BatchNorm1d(8)\nmodel = FSDP(model, {BY_BLOCK}, {BF16})\n",
-    "a model on the meta device": f"with torch.device('meta'):\n    model = Net()\nmodel = FSDP(model, {BY_BLOCK})\n",
-}
+# Programs behind the head, and what they become; without the comment at the line with `like_fsdp1`.
+WRITTEN = table(
+    """\
+=== several options of every unit
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, cpu_offload=CPUOffload(True))
+---
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(
+                module, reshard_after_forward=False, offload_policy=CPUOffloadPolicy()
+            )
+    fully_shard(model, offload_policy=CPUOffloadPolicy())
+=== mixed precision of units
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))
+---
+mp_policy = MixedPrecisionPolicy(
+    param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16
+)
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            # As under FSDP1, only the root casts its inputs
+            fully_shard(module, mp_policy=replace(mp_policy, cast_forward_inputs=False))
+    fully_shard(model, mp_policy=mp_policy)
+=== a broadcast from a device
+model = FSDP(model, sync_module_states=True, device_id=torch.cuda.current_device())
+---
+# Every rank begins with rank 0's values
+for tensor in [*model.parameters(), *model.buffers()]:
+    value = tensor.detach().to(torch.cuda.current_device())
+    torch.distributed.broadcast(value, src=0)
+    tensor.detach().copy_(value)
+with like_fsdp1(model):
+    fully_shard(model)
+=== buffers
+model = FSDP(model, mixed_precision=MixedPrecision(buffer_dtype=torch.float16))
+---
+with like_fsdp1(model, buffer_dtype=torch.float16):
+    fully_shard(model)
+=== a name that something else reads
+c = CPUOffload(True)
+model = FSDP(model, cpu_offload=c)
+print(c)
+---
+c = CPUOffload(True)
+with like_fsdp1(model):
+    fully_shard(model, offload_policy=CPUOffloadPolicy())
+print(c)
+=== names that the new code reads
+low = torch.bfloat16
+p = MixedPrecision(param_dtype=low)
+model = FSDP(model, mixed_precision=p)
+---
+low = torch.bfloat16
+p = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low)
+with like_fsdp1(model):
+    fully_shard(model, mp_policy=p)
+=== a class behind a name
+Unit = Block
+p = ModuleWrapPolicy({Unit})
+model = FSDP(model, auto_wrap_policy=p)
+---
+Unit = Block
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Unit):
+            fully_shard(module)
+    fully_shard(model)
+=== a policy of two calls
+p = ModuleWrapPolicy({Block})
+model = FSDP(model, auto_wrap_policy=p)
+b = FSDP(model.b, auto_wrap_policy=p)
+---
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module)
+    fully_shard(model)
+with like_fsdp1(model.b):
+    for module in reversed(list(model.b.modules())):
+        if isinstance(module, Block):
+            fully_shard(module)
+    fully_shard(model.b)
+b = model.b
+=== a device that is set in another function
+def main(d):
+    FSDP(model, device_id=d)
+def setup(d):
+    torch.cuda.set_device(d)
+---
+def main(d):
+    with like_fsdp1(model):
+        fully_shard(model)
+def setup(d):
+    torch.cuda.set_device(d)
+=== a mesh
+model = FSDP(model, device_mesh=init_device_mesh('cuda', (8,)))
+---
+with like_fsdp1(model):
+    fully_shard(model, mesh=init_device_mesh('cuda', (8,)))
+=== hybrid without a mesh
+model = FSDP(model, sharding_strategy=ShardingStrategy.HYBRID_SHARD, auto_wrap_policy=ModuleWrapPolicy({Block}))
+---
+per_node = torch.cuda.device_count()
+mesh = init_device_mesh(
+    "cuda",
+    (torch.distributed.get_world_size() // per_node, per_node),
+    mesh_dim_names=("replicate", "shard"),
+)
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+=== a strategy by a condition
+model = FSDP(model, sharding_strategy=ShardingStrategy.FULL_SHARD if a else ShardingStrategy.SHARD_GRAD_OP)
+---
+with like_fsdp1(model):
+    fully_shard(model)
+=== a condition
+model = FSDP(model, auto_wrap_policy=partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m in model.layers))
+---
+with like_fsdp1(model):
+    for block in model.layers:
+        fully_shard(block)
+    fully_shard(model)
+=== precision that casts no inputs
+model = FSDP(model, mixed_precision=MixedPrecision(torch.float16, cast_root_forward_inputs=False))
+---
+with like_fsdp1(model):
+    fully_shard(
+        model,
+        mp_policy=MixedPrecisionPolicy(
+            param_dtype=torch.float16,
+            reduce_dtype=torch.float16,
+            cast_forward_inputs=False,
+        ),
+    )
+=== replicas
+model = FSDP(model, sharding_strategy=ShardingStrategy.NO_SHARD)
+---
+mesh = init_device_mesh(
+    "cuda",
+    (torch.distributed.get_world_size(), 1),
+    mesh_dim_names=("replicate", "shard"),
+)
+with like_fsdp1(model):
+    fully_shard(model, mesh=mesh)
+=== gradients in low precision
+model = FSDP(model, mixed_precision=MixedPrecision(keep_low_precision_grads=True))
+---
+with like_fsdp1(model):
+    fully_shard(model)
+=== policy that asks the model
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({type(model.a)}))
+---
+classes = (type(model.a),)
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())[1:]):
+        if isinstance(module, classes):
+            fully_shard(module)
+    fully_shard(model)
+=== policy of a container
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({nn.ModuleList}))
+---
+with like_fsdp1(model):
+    fully_shard(model)
+=== policy of every module
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({nn.Module}))
+---
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())[1:]):
+        if not isinstance(module, (nn.ModuleList, nn.ModuleDict)):
+            fully_shard(module)
+    fully_shard(model)
+=== a device that can be the CPU
+model = FSDP(model, device_id=torch.device('cuda' if gpu else 'cpu'))
+---
+with like_fsdp1(model):
+    fully_shard(model)
+=== a device that nothing sets
+model = FSDP(model, device_id=device)
+---
+torch.cuda.set_device(device)
+with like_fsdp1(model):
+    fully_shard(model)
+=== broadcast by what a call gives
+model = FSDP(model, sync_module_states=is_low())
+---
+# Every rank begins with rank 0's values
+if is_low():
+    for tensor in [*model.parameters(), *model.buffers()]:
+        torch.distributed.broadcast(tensor.detach(), src=0)
+with like_fsdp1(model):
+    fully_shard(model)
+=== prefetching off
+model = FSDP(model, backward_prefetch=None)
+---
+with like_fsdp1(model):
+    fully_shard(model)
+=== prefetching in forward
+model = FSDP(model, forward_prefetch=True)
+---
+with like_fsdp1(model):
+    fully_shard(model)
+=== ignored modules
+model = FSDP(model, ignored_modules=[model.head])
+---
+ignored_params = {p for m in [model.head] for p in m.parameters()}
+with like_fsdp1(model):
+    fully_shard(model, ignored_params=ignored_params)
+=== an argument that something changes
+model = FSDP(model, use_orig_params=settings.pop('x'))
+---
+settings.pop('x')
+with like_fsdp1(model):
+    fully_shard(model)
+=== offload changed on the way
+c = CPUOffload()
+c.offload_params = True
+model = FSDP(model, cpu_offload=c)
+---
+c = CPUOffload()
+c.offload_params = True
+with like_fsdp1(model):
+    fully_shard(
+        model,
+        offload_policy=(
+            CPUOffloadPolicy() if c and c.offload_params else OffloadPolicy()
+        ),
+    )
+=== policy changed on the way
+p = ModuleWrapPolicy({Block})
+p._module_classes.add(Net)
+model = FSDP(model, auto_wrap_policy=p)
+---
+p = ModuleWrapPolicy({Block})
+p._module_classes.add(Net)
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())[1:]):
+        if p(module=module, recurse=False, nonwrapped_numel=0):
+            fully_shard(module)
+    fully_shard(model)
+=== a class that is another at the call
+p = ModuleWrapPolicy({Block})
+Block = Net
+model = FSDP(model, auto_wrap_policy=p)
+---
+p = ModuleWrapPolicy({Block})
+Block = Net
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())[1:]):
+        if p(module=module, recurse=False, nonwrapped_numel=0):
+            fully_shard(module)
+    fully_shard(model)
+=== device set below
+model = FSDP(model, device_id=d)
+torch.cuda.set_device(d)
+---
+torch.cuda.set_device(d)
+with like_fsdp1(model):
+    fully_shard(model)
+torch.cuda.set_device(d)
+=== BatchNorm in the model
+model.bn = nn.BatchNorm1d(8)
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))
+---
+model.bn = nn.BatchNorm1d(8)
+mp_policy = MixedPrecisionPolicy(
+    param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16
+)
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            # As under FSDP1, in float32
+            fully_shard(
+                module,
+                mp_policy=MixedPrecisionPolicy(output_dtype=mp_policy.param_dtype),
+            )
+        elif isinstance(module, Block):
+            # As under FSDP1, only the root casts its inputs
+            fully_shard(module, mp_policy=replace(mp_policy, cast_forward_inputs=False))
+    fully_shard(model, mp_policy=mp_policy)
+=== a model on the meta device
+with torch.device('meta'):
+    model = Net()
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}))
+---
+with torch.device('meta'):
+    model = Net()
+with like_fsdp1(model):
+    for module, options in units(model, auto_wrap_policy=ModuleWrapPolicy({Block})):
+        fully_shard(module, **options)
+=== a strategy by a condition, with units
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy=ShardingStrategy.FULL_SHARD if a else ShardingStrategy.SHARD_GRAD_OP)
+---
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module, reshard_after_forward=a)
+    fully_shard(model)
+=== a strategy by a table
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy={'full': ShardingStrategy.FULL_SHARD, 'zero2': ShardingStrategy.SHARD_GRAD_OP, 'node': ShardingStrategy.HYBRID_SHARD}[kind])
+---
+mesh = None
+if kind == 'node':
+    per_node = torch.cuda.device_count()
+    mesh = init_device_mesh(
+        "cuda",
+        (torch.distributed.get_world_size() // per_node, per_node),
+        mesh_dim_names=("replicate", "shard"),
+    )
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module, reshard_after_forward=kind != 'zero2', mesh=mesh)
+    fully_shard(model, mesh=mesh)
+=== a strategy by its name
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy=ShardingStrategy[kind])
+---
+reshard_after_forward = kind not in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
+mesh = None
+if kind in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"):
+    per_node = torch.cuda.device_count()
+    mesh = init_device_mesh(
+        "cuda",
+        (torch.distributed.get_world_size() // per_node, per_node),
+        mesh_dim_names=("replicate", "shard"),
+    )
+elif kind == "NO_SHARD":
+    mesh = init_device_mesh(
+        "cuda",
+        (torch.distributed.get_world_size(), 1),
+        mesh_dim_names=("replicate", "shard"),
+    )
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module, reshard_after_forward=reshard_after_forward, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+=== a strategy of which nothing is known
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy=config.strategy, device_mesh=mesh)
+---
+reshard_after_forward = config.strategy not in (
+    ShardingStrategy.SHARD_GRAD_OP,
+    ShardingStrategy._HYBRID_SHARD_ZERO2,
+)
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module, reshard_after_forward=reshard_after_forward, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+=== a strategy that branches assign
+if a:
+    s = ShardingStrategy.SHARD_GRAD_OP
+else:
+    s = ShardingStrategy.FULL_SHARD
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy=s)
+---
+if a:
+    s = ShardingStrategy.SHARD_GRAD_OP
+else:
+    s = ShardingStrategy.FULL_SHARD
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(
+                module, reshard_after_forward=s is not ShardingStrategy.SHARD_GRAD_OP
+            )
+    fully_shard(model)
+=== replicas of a group
+model = FSDP(model, process_group=group, sharding_strategy=ShardingStrategy.NO_SHARD if ddp else ShardingStrategy.FULL_SHARD)
+---
+mesh = DeviceMesh.from_group(group, "cuda")
+if ddp:
+    alone = torch.distributed.new_group(
+        [torch.distributed.get_rank()], use_local_synchronization=True
+    )
+    ranks = torch.tensor(torch.distributed.get_process_group_ranks(group)).view(-1, 1)
+    mesh = DeviceMesh.from_group(
+        [group, alone], "cuda", mesh=ranks, mesh_dim_names=("replicate", "shard")
+    )
+with like_fsdp1(model):
+    fully_shard(model, mesh=mesh)
+=== a group
+model = FSDP(model, process_group=group)
+---
+with like_fsdp1(model):
+    fully_shard(model, mesh=DeviceMesh.from_group(group, "cuda"))
+=== precision or None
+p = None
+if half:
+    p = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, buffer_dtype=torch.bfloat16)
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=p)
+---
+p = MixedPrecisionPolicy()
+if half:
+    p = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+with like_fsdp1(model, buffer_dtype=p.param_dtype):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            # As under FSDP1, only the root casts its inputs
+            fully_shard(module, mp_policy=replace(p, cast_forward_inputs=False))
+    fully_shard(model, mp_policy=p)
+=== precision that something else reads
+p = MixedPrecision(param_dtype=torch.bfloat16)
+model = FSDP(model, mixed_precision=p)
+other(p)
+---
+p = MixedPrecision(param_dtype=torch.bfloat16)
+with like_fsdp1(model):
+    fully_shard(
+        model,
+        mp_policy=MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16
+        ),
+    )
+other(p)
+=== precision of which nothing is known
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=config.precision)
+---
+mp_policy = MixedPrecisionPolicy()
+if config.precision is not None:
+    mp_policy = MixedPrecisionPolicy(
+        param_dtype=config.precision.param_dtype,
+        reduce_dtype=config.precision.reduce_dtype or config.precision.param_dtype,
+    )
+with like_fsdp1(model, buffer_dtype=config.precision and config.precision.buffer_dtype):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            # As under FSDP1, only the root casts its inputs
+            fully_shard(module, mp_policy=replace(mp_policy, cast_forward_inputs=False))
+    fully_shard(model, mp_policy=mp_policy)
+=== a policy by a condition of the program's own
+model = FSDP(model, auto_wrap_policy=partial(lambda_auto_wrap_policy, lambda_fn=lambda m: isinstance(m, Block) and m.big))
+---
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())[1:]):
+        if isinstance(module, Block) and module.big:
+            fully_shard(module)
+    fully_shard(model)
+=== one policy or another
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}) if a else None)
+---
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if a and isinstance(module, Block):
+            fully_shard(module)
+    fully_shard(model)
+=== a policy that a function gives
+def policy():
+    return ModuleWrapPolicy({Block})
+model = FSDP(model, auto_wrap_policy=policy())
+---
+def policy():
+    return ModuleWrapPolicy({Block})
+auto_wrap_policy = policy()
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())[1:]):
+        if auto_wrap_policy(module=module, recurse=False, nonwrapped_numel=0):
+            fully_shard(module)
+    fully_shard(model)
+=== an unpacked dictionary
+options = {'cpu_offload': CPUOffload(offload), 'limit_all_gathers': True}
+model = FSDP(model, **options)
+---
+with like_fsdp1(model):
+    fully_shard(
+        model, offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy()
+    )
+=== an unpacked dictionary that grows
+options = {}
+if node:
+    options['device_mesh'] = mesh
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), **options)
+---
+options = {}
+if node:
+    options['device_mesh'] = mesh
+mesh_ = options.get("device_mesh")
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module, mesh=mesh_)
+    fully_shard(model, mesh=mesh_)
+=== a broadcast behind a condition, over a group
+model = FSDP(model, process_group=group, sync_module_states=sync)
+---
+# Every rank begins with rank 0's values
+if sync:
+    for tensor in [*model.parameters(), *model.buffers()]:
+        torch.distributed.broadcast(tensor.detach(), group_src=0, group=group)
+with like_fsdp1(model):
+    fully_shard(model, mesh=DeviceMesh.from_group(group, "cuda"))
+=== prefetching in forward, of units
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), forward_prefetch=True)
+---
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module)
+    fully_shard(model)
+units = [m for m in model.modules() if isinstance(m, FSDPModule)]
+for unit, following in zip(units[1:], units[2:]):
+    unit.set_modules_to_forward_prefetch([following])
+=== ignored modules and units
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), ignored_modules=[model.head])
+---
+ignored_params = {p for m in [model.head] for p in m.parameters()}
+ignored = {part for m in [model.head] for part in m.modules()}
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if module not in ignored and isinstance(module, Block):
+            fully_shard(module, ignored_params=ignored_params)
+    fully_shard(model, ignored_params=ignored_params)
+=== ignored parameters
+model = FSDP(model, ignored_states=list(model.head.parameters()))
+---
+ignored_params = set(list(model.head.parameters()))
+with like_fsdp1(model):
+    fully_shard(model, ignored_params=ignored_params)
+"""
+)
 # What keeps its constructor on the bridge.
 STAYS = {
     "super of a subclass": "class Own(FSDP):\n    def __init__(self, m):\n        super().__init__(m)\n",
@@ -183,38 +624,27 @@ def test_a_value_that_the_file_shows(name: str, form: str) -> None:
     assert behind(after) == ast.unparse(ast.parse(code)) + "\n"
 
 
-@pytest.mark.parametrize("name", ABOVE)
-def test_a_statement_above(name: str) -> None:
-    call, above, last = ABOVE[name]
-    _, after = analyse(f"{HEAD}model = {call}\n")
-    start = after.partition("model = Net()\n")[2]
-    assert start.startswith(above)
-    assert ast.unparse(ast.parse(last)) in behind(after)
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_a_value_behind_a_name(name: str) -> None:
-    before, expected = NAMED[name]
-    _, after = analyse(HEAD + before)
-    assert after.partition("model = Net()\n")[2] == expected
-
-
-@pytest.mark.parametrize("name", READ)
-def test_a_value_that_the_runtime_reads(name: str) -> None:
-    given = READ[name]
-    report, after = analyse(f"{HEAD}model = FSDP(model, {given})\n")
-    (loop,) = [node for node in ast.walk(ast.parse(after)) if isinstance(node, ast.For)]
-    assert ast.unparse(loop.iter) == ast.unparse(ast.parse(f"units(model, {given})"))
+@pytest.mark.parametrize("name", WRITTEN)
+def test_an_argument_by_its_expression(name: str) -> None:
+    before, expected = WRITTEN[name]
+    report, after = analyse(HEAD + before)
+    lines = after.partition("model = Net()\n")[2].splitlines(keepends=True)
+    assert "".join(line for line in lines if "# Keeps FSDP1's behaviour" not in line) == expected
     found = [each.action.value for each in report.findings if each.code == "FSDP002"]
-    assert found == ["rewrite"]
+    assert set(found) == {"rewrite"}
 
 
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_name_whose_value_the_file_does_not_show(name: str) -> None:
-    _, after = analyse(HEAD + CHANGED[name])
-    assert "in units(" in after
-    for line in CHANGED[name].splitlines():
-        assert "FSDP(" in line or line in after
+def test_what_torch_has_no_expression_for() -> None:
+    report, after = analyse(
+        f"{HEAD}model = FSDP(model, param_init_fn=init, limit_all_gathers=True)\n"
+    )
+    assert "in units(model, param_init_fn=init):" in after
+    assert "param_init_fn" in next(f.message for f in report.findings if f.code == "FSDP002")
+    text = f"{HEAD}model = FSDP(model, **options_from(elsewhere))\n"
+    assert "in units(model, **options_from(elsewhere)):" in analyse(text)[1]
+    report, after = analyse(text, "torch")
+    assert after.endswith("model = FSDP(model, **options_from(elsewhere))\n")
+    assert [f.action.value for f in report.findings if f.code == "FSDP002"] == ["manual"]
 
 
 @pytest.mark.parametrize("name", STAYS)
@@ -283,6 +713,7 @@ def test_a_key_of_a_dictionary_is_said_once() -> None:
     assert [each.code for each in report.findings].count("FSDP206") == 1
 
 
-def test_what_the_bridge_refuses_is_for_a_person() -> None:
-    report, _ = analyse(f"{HEAD}model = FSDP(model, {READ['gradients in low precision']})\n")
+def test_what_fsdp2_does_not_have_is_for_a_person() -> None:
+    given = "mixed_precision=MixedPrecision(keep_low_precision_grads=True)"
+    report, _ = analyse(f"{HEAD}model = FSDP(model, {given})\n")
     assert [each.code for each in report.findings if each.action == "manual"] == ["FSDP216"]

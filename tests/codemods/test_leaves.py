@@ -22,7 +22,10 @@ def test_a_policy_that_another_file_imports_and_hands_back(tmp_path: Path) -> No
     files = {"train.py": f"{HEAD}{made}\n{use}", "other.py": other}
     after = analysed(tmp_path, files).after["train.py"]
     assert f"\n{made}\nfrom other import policy\n" in after
-    assert "        if module is not model and isinstance(module, nn.Linear):\n" in after
+    assert (
+        "    for module in reversed(list(model.modules())[1:]):\n        if isinstance(module, nn.Linear):\n"
+        in after
+    )
 
 
 def test_what_is_local_goes_whatever_others_import(tmp_path: Path) -> None:
@@ -41,7 +44,7 @@ def test_what_is_local_goes_whatever_others_import(tmp_path: Path) -> None:
     [
         ("CPUOffload(True)", "becomes CPUOffloadPolicy() in every unit"),
         ("False", "nothing is offloaded, as by default"),
-        ("read()", "the runtime reads it: CPUOffloadPolicy() if its flag is set, else nothing is offloaded"),
+        ("read()", "becomes CPUOffloadPolicy(), or OffloadPolicy() where nothing is offloaded"),
     ],
 )  # fmt: skip
 def test_offloading_is_said_with_its_condition(given: str, said: str, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ def test_a_model_on_meta_in_a_file_without_fsdp(imported: bool, tmp_path: Path) 
     helper = (
         "import torch\n\n\ndef empty(cls):\n    with torch.device('meta'):\n        return cls()\n"
     )
-    text = f"from helper import empty\n{TRAIN}" if imported else TRAIN
+    made = TRAIN.replace("Net()", "empty(Net)")
+    text = f"from helper import empty\n{made}" if imported else TRAIN
     files = {"train.py": text, "model.py": MODEL, "helper.py": helper}
     after = analysed(tmp_path, files).after["train.py"]
     assert ("in units(model):" in after) is imported
@@ -36,7 +37,7 @@ META = {
 
 @pytest.mark.parametrize("line", META)
 def test_what_makes_a_model_on_meta(line: str, tmp_path: Path) -> None:
-    files = {"train.py": f"from helper import *\n{TRAIN}", "model.py": MODEL, "helper.py": line}
+    files = {"train.py": f"{line}\n{TRAIN}", "model.py": MODEL}
     assert ("in units(model):" in analysed(tmp_path, files).after["train.py"]) is META[line]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.constructor import precision, sharding
+from fsdp_migrate.codemods.constructor import options, sharding
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
 from fsdp_migrate.codemods.constructor.rows import ROWS
 from fsdp_migrate.codemods.uses import assumed, scaler, state_dicts
@@ -85,8 +85,8 @@ def test_arguments_are_those_of_fsdp1() -> None:
     of_scaler = set(inspect.signature(THEIRS[".sharded_grad_scaler"].ShardedGradScaler).parameters)
     assert of_scaler - {"process_group"} == scaler._SAME
     fields = inspect.signature(THEIRS[""].MixedPrecision).parameters
-    assert list(precision._FIELDS) == list(fields)
-    assert [*precision._FIELDS.values()][:-1] == [each.default for each in fields.values()][:-1]
+    assert list(options.FIELDS) == list(fields)
+    assert [*options.FIELDS.values()][:-1] == [each.default for each in fields.values()][:-1]
     assert set(sharding._STRATEGIES) == set(THEIRS[""].ShardingStrategy.__members__)
 
 

@@ -1,0 +1,284 @@
+"""Where the model is when it is sharded, and what it holds there: `device_id`, `sync_module_states`, `param_init_fn`.
+
+`fully_shard` moves each unit to the current device as it shards it. It broadcasts nothing, and it shards a model on the meta
+device as it is: that is filled afterwards.
+"""
+
+import ast
+import re
+
+from fsdp_migrate.codemods.constructor.conditions import grouped
+from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.layout import Code
+from fsdp_migrate.codemods.rule import Import, Rule
+from fsdp_migrate.facts.scopes import Binding, Imported
+
+DEVICE_ID = Rule("FSDP207", "device-id")
+SYNC = Rule("FSDP208", "sync-module-states")
+INIT_FUNCTION = Rule("FSDP210", "param-init-fn")
+RULES = (DEVICE_ID, SYNC, INIT_FUNCTION)
+
+_STATE_DICT = "torch.distributed.checkpoint.state_dict"
+_CURRENT = {
+    "torch.cuda.current_device",
+    "torch.xpu.current_device",
+    "torch.accelerator.current_device_index",
+}
+# What a program says that runs on a CPU, too.
+_ON_CPU = re.compile(r"""gloo|is_available\(\) else|else ["']cpu["']|device\(["']cpu["']\)""")
+_SETS_DEVICE = rb"\.set_device\(|set_device_ind"
+_SETTERS = ("set_device", "set_device_index", "set_device_idx")
+# What makes a model there: no key of a dictionary, no part of a path, no test for it.
+_ON_META = re.compile(
+    r"""(?<![=!]= torch\.)device\(\s*["']meta|(?<![=!<>])=\s*["']meta|\bto(?:_empty)?\(\s*["']meta"""
+    r"""|["']meta["']\s+if\b|\b(?:else|return)\s+["']meta"""
+    r"""|(?:init_empty_weights|deferred_init|init_on_device|skip_init)\("""
+)
+
+
+def is_on_meta(construction: Construction) -> bool:
+    """Whether the file of a constructor puts models on the meta device, or one that its model comes from."""
+    module = construction.module
+    files = {construction.context.file}
+    if module is not None:
+        files |= construction.flow(module).files
+    return any(_ON_META.search(file.text) for file in files)
+
+
+def distributed(construction: Construction, code: Code) -> str:
+    """How the code calls torch.distributed: by the file's own name for it."""
+    scope = construction.context.file.scope_of(construction.call)
+    for name in ("dist", "distributed"):
+        found = scope.lookup(name)
+        if found is not None and all(map(_is_torch_distributed, found.bindings)):
+            return name
+    code.imports.append(Import("torch", ""))
+    return "torch.distributed"
+
+
+def _is_torch_distributed(binding: Binding) -> bool:
+    if not isinstance(binding, Imported):
+        return False
+    path = binding.module if binding.member is None else f"{binding.module}.{binding.member}"
+    return path == "torch.distributed"
+
+
+def device_type(construction: Construction, code: Code) -> str:
+    """The type of the devices that shard, as source: a program that runs on a CPU, too, is asked."""
+    context = construction.context
+    device = construction.value("device_id")
+    made = context.value(device) if device in context.file.parents else None
+    if made is not None and isinstance(made.node, ast.Call):
+        if "torch.device" in context.program.dotted(made.node.func, made.file):
+            assert device is not None
+            source = construction.text(device)
+            return f"{source}.type" if source.isidentifier() else '"cuda"'
+    if _ON_CPU.search(context.file.text):
+        code.imports.append(Import("torch", ""))
+        return '"cuda" if torch.cuda.is_available() else "cpu"'
+    return '"cuda"'
+
+
+def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
+    """Nothing where the device is the current one already, else a statement that makes it that."""
+    context = construction.context
+    current = "goes: fully_shard moves each unit to the current device"
+    if value not in context.file.parents:
+        raise AtRunTime
+    function = value.func if isinstance(value, ast.Call) else value
+    if context.dotted(function) & _CURRENT or "current_device" in context.source(function):
+        return current
+    if _is_set(construction):
+        return (
+            "goes: fully_shard moves each unit to the current device, which the program sets itself"
+        )
+    text = " ".join(
+        ast.unparse(node) for node in (value, *(end.node for end in construction.flow(value).ends))
+    )
+    if "cpu" in text or "device('cuda')" in text:
+        # Without an index it is the current one; a CPU is none to be made current.
+        if not isinstance(value, ast.Call):
+            device = construction.text(value)
+            code.above[:0] = [
+                f"if torch.cuda.is_available() and torch.device({device}).index is not None:",
+                f"    torch.cuda.set_device({device})",
+            ]
+            code.imports.append(Import("torch", ""))
+        return current
+    device = construction.text(value)
+    code.above.insert(0, f"torch.cuda.set_device({device})")
+    code.imports.append(Import("torch", ""))
+    return "becomes torch.cuda.set_device: fully_shard moves each unit to the current device"
+
+
+def _is_set(construction: Construction) -> bool:
+    """Whether the program makes a device current: in another function, or above the constructor."""
+    context, call = construction.context, construction.call
+    own = [
+        other.lineno < call.lineno
+        for name in _SETTERS
+        for other in context.file.calls.get(name, ())
+        if context.file.function(other) is context.file.function(call)
+    ]
+    if own:
+        return any(own)
+    tree, paths = context.program.tree, context.program.reach.of(context.file.path)
+    return not tree.having(_SETS_DEVICE).isdisjoint(paths)
+
+
+def sync(construction: Construction, value: ast.expr, code: Code) -> str:
+    """Every rank begins with the values of the first: by a broadcast before the sharding, or from rank 0's state behind it."""
+    constant = construction.constant(value) if value in construction.context.file.parents else ...
+    if constant is False:
+        return "is off, as by default"
+    test = "" if constant is True else construction.text(value)
+    if construction.value("param_init_fn") is not None or is_on_meta(construction):
+        return _load_from_rank_0(construction, test, code)
+    context, call = construction.context, construction.call
+    dist = distributed(construction, code)
+    tensor, own = context.local("tensor", call), context.local("value", call)
+    device = _where_to_send(construction)
+    group = construction.value("process_group")
+    of_group = "" if group is None else f", group={_group_name(construction, group, code)}"
+    source = "src=0" if group is None else "group_src=0"
+    lines = [f"for {tensor} in [*{code.model}.parameters(), *{code.model}.buffers()]:"]
+    if device:
+        lines += [
+            f"    {own} = {tensor}.detach().to({device})",
+            f"    {dist}.broadcast({own}, {source}{of_group})",
+            f"    {tensor}.detach().copy_({own})",
+        ]
+    else:
+        lines.append(f"    {dist}.broadcast({tensor}.detach(), {source}{of_group})")
+    if test:
+        lines = [f"if {test}:", *(f"    {line}" for line in lines)]
+    code.before += ["# Every rank begins with rank 0's values", *lines]
+    return "becomes a broadcast from the first rank in front of the sharding, one tensor at a time"
+
+
+def _group_name(construction: Construction, group: ast.expr, code: Code) -> str:
+    source = construction.text(group)
+    if all(part.isidentifier() for part in source.split(".")):
+        return source
+    made = next((line for line in code.above if line.endswith(f" = {source}")), None)
+    if made is not None:
+        return made.partition(" = ")[0]
+    name = construction.context.local("group", construction.call)
+    code.above.append(f"{name} = {source}")
+    mesh = code.shared.get("mesh", "")
+    code.shared["mesh"] = mesh.replace(source, name)
+    return name
+
+
+def _where_to_send(construction: Construction) -> str:
+    """The device on which a model that may be on the CPU is broadcast: "" for where its tensors are."""
+    device = construction.value("device_id")
+    if device is None:
+        return ""
+    if device not in construction.context.file.parents:
+        raise AtRunTime
+    text = construction.text(device)
+    return "" if "cpu" in text else text
+
+
+def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
+    """FSDP2's own way, for models that are on the meta device of all ranks but the first."""
+    context, call = construction.context, construction.call
+    dist = distributed(construction, code)
+    state, model = context.local("state_dict", call), code.model
+    buffer = context.local("buffer", call)
+    rank_0 = f"{dist}.get_rank() == 0"
+    condition = f"{grouped(test)} and {rank_0}" if test else rank_0
+    code.before += [
+        "# Rank 0 has the values; the other ranks get their shards of them",
+        f"{state} = {model}.state_dict() if {condition} else {{}}",
+    ]
+    lines = [
+        f"set_model_state_dict({model}, {state}, "
+        "options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))",
+        f"for {buffer} in {model}.buffers():",
+        f"    {dist}.broadcast({buffer}, src=0)",
+    ]
+    code.last = [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
+    code.imports += [
+        Import(_STATE_DICT, name) for name in ("StateDictOptions", "set_model_state_dict")
+    ]
+    return "becomes set_model_state_dict with broadcast_from_rank0 behind the sharding"
+
+
+def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
+    """Modules on the meta device are filled behind the sharding; in auto `units` does it as FSDP1 did, with its draws."""
+    if construction.like_fsdp1:
+        raise AtRunTime
+    context, call = construction.context, construction.call
+    module = context.local("module", call)
+    function, test = construction.text(value), ""
+    if isinstance(value, ast.IfExp) and isinstance(value.orelse, ast.Constant):
+        if value.orelse.value is None:
+            function, test = construction.text(value.body), construction.text(value.test)
+    shown = value.body if test and isinstance(value, ast.IfExp) else value
+    if isinstance(shown, ast.Lambda) and len(shown.args.args) == 1:
+        body = _body(construction, shown, module)
+    else:
+        flow = construction.flow(value)
+        if not test and any(isinstance(e.node, ast.Constant) for e in flow.ends):
+            test = f"{function} is not None"
+        body = [f"{function}({module})"]
+    lines = [
+        f"for {module} in {code.model}.modules():",
+        f"    if any(p.is_meta for p in {module}.parameters(recurse=False)):",
+        *(f"        {line}" for line in body),
+    ]
+    code.fill = [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
+    return (
+        "runs behind the sharding, for each module on the meta device. It sees DTensors there: what it draws at random is "
+        "not what FSDP1's ranks drew"
+    )
+
+
+def _body(construction: Construction, function: ast.Lambda, module: str) -> list[str]:
+    """The body of a lambda as a statement, for a module of another name."""
+    body: ast.expr = function.body
+    lines: list[str] = []
+    if isinstance(body, ast.IfExp) and isinstance(body.orelse, ast.Constant):
+        lines.append(f"if {construction.text(body.test)}:")
+        body = body.body
+    text = of_parameter(construction, function, body, module)
+    return [*lines, f"    {text}"] if lines else [text]
+
+
+def of_parameter(
+    construction: Construction, function: ast.Lambda, body: ast.expr, name: str
+) -> str:
+    """An expression in a lambda as source, its parameter by another name."""
+    from fsdp_migrate.codemods.edit.text import spliced
+
+    context = construction.context
+    parameter = function.args.args[0].arg
+    edits = [
+        context.replace(node, name)
+        for node in ast.walk(body)
+        if isinstance(node, ast.Name) and node.id == parameter
+    ]
+    start, end = context.file.span(body)
+    source = spliced(context.file.text, edits, start, end)
+    return f"({source})" if "\n" in source and not isinstance(body, ast.Call) else source
+
+
+def empty(construction: Construction, code: Code) -> None:
+    """A model that the file puts on the meta device, which FSDP1 filled by `reset_parameters`."""
+    context, call = construction.context, construction.call
+    module = context.local("module", call)
+    sync = construction.value("sync_module_states")
+    if sync is not None and construction.constant(sync) is True:  # its values come from rank 0
+        code.fill = [
+            f"if next({code.model}.parameters()).is_meta:",
+            f"    {code.model}.to_empty(device={device_type(construction, code)})",
+        ]
+        return
+    code.fill = [
+        f"for {module} in {code.model}.modules():",
+        f"    if any(p.is_meta for p in {module}.parameters(recurse=False)):",
+        f"        {module}.to_empty(device={device_type(construction, code)}, recurse=False)",
+        f"        {module}.reset_parameters()",
+    ]

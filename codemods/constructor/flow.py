@@ -1,0 +1,345 @@
+"""Where an argument's value comes from: every expression that makes it, through names, branches, tables and functions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fsdp_migrate.facts.file import File, given, last_name
+from fsdp_migrate.facts.program import Definition, Program
+from fsdp_migrate.facts.scopes import Assigned, Binding, Imported, Parameter
+from fsdp_migrate.facts.values import Value, value_of, within
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_PRINTS = ("print", "info", "debug", "warning", "log")
+Path = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Flow:
+    """The expressions that can give an expression its value, and what carries it from there.
+
+    Attributes:
+        ends: those that are followed no further: constants, calls of classes, members of FSDP1's enums.
+        unknown: whether there are others, which the files do not show.
+        passed: the names, attributes and calls that were followed.
+        carriers: of these, one for each variable, attribute and function that hands the value on.
+        files: those that it was followed through.
+        is_kept: whether something holds the values that keeps them as they are.
+    """
+
+    ends: list[Value] = field(default_factory=list)
+    unknown: bool = False
+    passed: set[ast.AST] = field(default_factory=set)
+    carriers: list[Value] = field(default_factory=list)
+    files: set[File] = field(default_factory=set)
+    is_kept: bool = False
+
+
+def flow_of(program: Program, file: File, expression: ast.expr) -> Flow:
+    """Follows an expression back to all that can make its value."""
+    found = _Search(program)
+    found.follow(file, expression)
+    return found.flow
+
+
+class _Search:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.flow = Flow()
+        self.pending: list[tuple[File, ast.expr, Path]] = []
+        self.seen: set[tuple[ast.AST, Path]] = set()
+
+    def follow(self, file: File, expression: ast.expr) -> None:
+        self.pending.append((file, expression, ()))
+        while self.pending:
+            here, node, path = self.pending.pop()
+            if (node, path) not in self.seen:
+                self.seen.add((node, path))
+                self.flow.files.add(here)
+                self.step(here, node, path)
+
+    def add(self, file: File, *nodes: ast.expr, path: Path = ()) -> None:
+        self.pending += ((file, node, path) for node in nodes)
+
+    def end(self, file: File, node: ast.expr, path: Path) -> None:
+        if path:
+            self.flow.unknown = True
+        else:
+            self.flow.ends.append(Value(node, file))
+
+    def step(self, file: File, node: ast.expr, path: Path) -> None:
+        match node:
+            case ast.IfExp():
+                self.add(file, node.body, node.orelse, path=path)
+            case ast.BoolOp():
+                self.add(file, *node.values, path=path)
+            case ast.NamedExpr():
+                self.add(file, node.value, path=path)
+            case ast.Tuple() if path:
+                element, is_it = within(node, path)
+                if is_it:
+                    self.add(file, element)
+                else:
+                    self.flow.unknown = True
+            case ast.Name():
+                self.name(file, node, path)
+            case ast.Attribute():
+                self.attribute(file, node, path)
+            case ast.Subscript():
+                self.entry(file, node, node.value, (), path)
+            case ast.Call():
+                self.call(file, node, path)
+            case _:
+                self.end(file, node, path)
+
+    def name(self, file: File, node: ast.Name, path: Path) -> None:
+        bindings = file.bindings(node)
+        if not bindings or self.program.fsdp1(node, file):
+            self.end(file, node, path)
+            return
+        self.flow.passed.add(node)
+        self.flow.carriers.append(Value(node, file))
+        for binding in bindings:
+            self.binding(file, node, binding, path)
+
+    def binding(self, file: File, node: ast.Name, binding: Binding, path: Path) -> None:
+        match binding:
+            case Assigned(value=ast.expr() as value):
+                element, is_it = within(value, (*binding.path, *path))
+                if is_it:
+                    self.add(file, element)
+                elif isinstance(value, ast.Call):
+                    self.add(file, value, path=(*binding.path, *path))
+                else:
+                    self.flow.unknown = True
+            case Parameter():
+                self.parameter(file, binding)
+            case Imported(member=str() as member):
+                homes = list(self.homes(self.program.find(binding.module, file), member))
+                for home in homes:
+                    for other in home.scope.bindings[member]:
+                        self.binding(home, node, other, path)
+                if not homes:
+                    self.end(file, node, path)
+            case _:
+                self.flow.unknown = True
+
+    def homes(self, file: File | None, name: str) -> Iterator[File]:
+        """The file that binds a name, behind its `from module import *`."""
+        seen: set[File] = set()
+        pending = [file]
+        while pending:
+            here = pending.pop()
+            if here is None or here in seen:
+                continue
+            seen.add(here)
+            if name in here.scope.bindings:
+                yield here
+            else:
+                pending += [self.program.find(module, here) for module, _ in here.stars]
+
+    def parameter(self, file: File, binding: Parameter) -> None:
+        """What calls give for a parameter, and its default."""
+        function, name = binding.function, binding.argument.arg
+        calls = self.program.calls(function.name) if isinstance(function, _FUNCTIONS) else []
+        default = default_of(function, name)
+        is_variadic = name in (
+            getattr(function.args.vararg, "arg", ""),
+            getattr(function.args.kwarg, "arg", ""),
+        )
+        if not calls or is_variadic or isinstance(function, ast.Lambda):
+            self.flow.unknown = True
+            return
+        for other, call in calls:
+            value = given(call, function, name)
+            stars = any(isinstance(each, ast.Starred) for each in call.args)
+            stars |= any(keyword.arg is None for keyword in call.keywords)
+            if value is not None:
+                self.add(other, value)
+            elif default is not None and not stars:
+                self.add(file, default)
+            else:
+                self.flow.unknown = True
+
+    def attribute(self, file: File, node: ast.Attribute, path: Path) -> None:
+        """An enum's member ends here; an attribute of `self` is what its class stores in it."""
+        owner = node.value
+        if isinstance(owner, ast.Name | ast.Attribute) and self.program.fsdp1(owner, file):
+            self.end(file, node, path)
+            return
+        cls = file.enclosing_class(node)
+        if isinstance(owner, ast.Name) and owner.id in ("self", "cls") and cls is not None:
+            stores = list(_stores(file, cls, node.attr))
+            self.flow.passed.add(node)
+            self.flow.carriers.append(Value(node, file))
+            for value in stores:
+                self.add(file, value, path=path)
+            self.flow.unknown |= not stores
+            return
+        made = value_of(self.program, file, node)
+        if made is not None and made.node is not node:
+            self.flow.passed.add(node)
+            self.flow.carriers.append(Value(node, file))
+            self.add(made.file, made.node, path=path)
+        else:
+            self.flow.unknown = True
+
+    def entry(
+        self, file: File, node: ast.expr, table: ast.expr, others: Sequence[ast.expr], path: Path
+    ) -> None:
+        """The entries of a table that is written out, in its place or behind a name."""
+        made = value_of(self.program, file, table)
+        literal = made.node if made is not None else None
+        if made is None or not isinstance(literal, ast.Dict) or None in literal.keys:
+            self.flow.unknown = True
+            return
+        if literal is not table:
+            self.flow.passed.add(table)
+            self.flow.carriers.append(Value(table, file))
+        self.add(made.file, *literal.values, path=path)
+        self.add(file, *others, path=path)
+
+    def call(self, file: File, node: ast.Call, path: Path) -> None:
+        if self.program.fsdp1(node.func, file) or "functools.partial" in self.program.dotted(
+            node.func, file
+        ):
+            self.end(file, node, path)
+            return
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+            self.entry(file, node, node.func.value, node.args[1:] or [ast.Constant(None)], path)
+            return
+        functions = self.functions(file, node)
+        if not functions and self.makes_object(file, node):
+            self.end(file, node, path)
+            return
+        returned = [(d.file, value) for d in functions for value in _returned(d.file, d.node)]
+        if not returned:
+            self.flow.unknown = True
+            return
+        self.flow.passed.add(node)
+        self.flow.carriers.append(Value(node, file))
+        for home, value in returned:
+            element, is_it = within(value, path)
+            if is_it:
+                self.add(home, element)
+            elif isinstance(value, ast.Name | ast.Call):
+                self.add(home, value, path=path)
+            else:
+                self.flow.unknown = True
+
+    def makes_object(self, file: File, call: ast.Call) -> bool:
+        """Whether a call is of a class of the program."""
+        found = self.program.definitions(call.func, file)
+        return any(isinstance(definition.node, ast.ClassDef) for definition in found)
+
+    def functions(self, file: File, call: ast.Call) -> list[Definition]:
+        """The functions of the program that a call can run: by name, or a method of the same class."""
+        function = call.func
+        cls = file.enclosing_class(call)
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            if function.value.id in ("self", "cls") and cls is not None:
+                own = [node for node in cls.body if isinstance(node, _FUNCTIONS)]
+                return [Definition(file, node) for node in own if node.name == function.attr]
+        if not isinstance(function, ast.Name | ast.Attribute):
+            return []
+        found = [m for m in self.program.meanings(function, file) if isinstance(m, Definition)]
+        return [each for each in found if isinstance(each.node, _FUNCTIONS)]
+
+
+def default_of(function: ast.AST, name: str) -> ast.expr | None:
+    """The default of a parameter."""
+    arguments: ast.arguments = function.args  # type: ignore[attr-defined]
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = dict(
+        zip(
+            [each.arg for each in positional][len(positional) - len(arguments.defaults) :],
+            arguments.defaults,
+            strict=True,
+        )
+    )
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        if default is not None:
+            defaults[argument.arg] = default
+    return defaults.get(name)
+
+
+def _stores(file: File, cls: ast.ClassDef, name: str) -> Iterator[ast.expr]:
+    """What a class stores in an attribute of its objects, or has as its own."""
+    for attribute in file.attributes.get(name, ()):
+        parent = file.parents[attribute]
+        if file.enclosing_class(attribute) is cls and isinstance(attribute.ctx, ast.Store):
+            if isinstance(parent, ast.Assign | ast.AnnAssign) and parent.value is not None:
+                yield parent.value
+            else:
+                yield attribute
+    for statement in cls.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=own)], value=value) if own == name:
+                yield value
+            case ast.AnnAssign(target=ast.Name(id=own), value=ast.expr() as value) if own == name:
+                yield value
+
+
+def _returned(file: File, function: ast.AST) -> Iterator[ast.expr]:
+    for statement in file.of(ast.Return):
+        if file.function(statement) is function and statement.value is not None:
+            yield statement.value
+
+
+def is_read_elsewhere(program: Program, carrier: Value, passed: set[ast.AST]) -> bool:
+    """Whether what carries a value, such as a variable, is read in other places than those passed."""
+    file, node = carrier.file, carrier.node
+    uses: list[tuple[File, ast.expr]]
+    match node:
+        case ast.Name():
+            uses = [(file, read) for read in file.reads(node)]
+            variable = file.variable(node)
+            if variable is not None and variable.scope is file.scope:
+                if any(isinstance(each, Imported) for each in variable.bindings):
+                    uses += _uses_of_imported(program, file, node)
+                elif program.reach.is_read(file, node.id):
+                    uses += _named(program, node.id, file)
+        case ast.Attribute():
+            uses = [
+                (other, use)
+                for other in program.files
+                for use in other.attributes.get(node.attr, ())
+                if isinstance(use.ctx, ast.Load)
+            ]
+        case ast.Call():
+            uses = list(program.calls(last_name(node.func)))
+        case _:
+            return True
+    return any(use not in passed and not _is_harmless(home, use) for home, use in uses)
+
+
+def _uses_of_imported(program: Program, file: File, node: ast.Name) -> list[tuple[File, ast.expr]]:
+    uses: list[tuple[File, ast.expr]] = []
+    for binding in file.bindings(node):
+        home = program.find(binding.module, file) if isinstance(binding, Imported) else None
+        if home is not None and isinstance(binding, Imported) and binding.member:
+            uses += [(home, read) for read in home.loads.get(binding.member, ())]
+            uses += _named(program, binding.member, home)
+    return uses
+
+
+def _named(program: Program, name: str, but: File) -> list[tuple[File, ast.expr]]:
+    """The reads of a name in the other files, whatever it means there."""
+    return [
+        (file, read)
+        for file in program.files
+        if file is not but
+        for read in file.loads.get(name, ())
+    ]
+
+
+def _is_harmless(file: File, use: ast.expr) -> bool:
+    """Whether a read of an option means the same to FSDP2's: its dtypes, or a print of it."""
+    parent = file.parents.get(use)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in ("param_dtype", "reduce_dtype")
+    if isinstance(parent, ast.Call) and use in parent.args:
+        return last_name(parent.func) in _PRINTS
+    return isinstance(parent, ast.FormattedValue)

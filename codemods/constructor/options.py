@@ -1,0 +1,212 @@
+"""FSDP1's option objects, rewritten where they are made: `MixedPrecision(...)`, and None in its place.
+
+An object is rewritten if everything that can come to the constructors is seen, and nothing else reads it. What is not so stays
+FSDP1's, and each constructor makes FSDP2's from it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.flow import Flow, is_read_elsewhere
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.text import comments, read, spliced
+from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.facts.file import File, values_given
+from fsdp_migrate.facts.program import Program
+
+# FSDP1's fields in their order, with their defaults.
+FIELDS = {
+    "param_dtype": None,
+    "reduce_dtype": None,
+    "buffer_dtype": None,
+    "keep_low_precision_grads": False,
+    "cast_forward_inputs": False,
+    "cast_root_forward_inputs": True,
+    "_module_classes_to_ignore": ...,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Precision:
+    """What one `MixedPrecision(...)` gives, field by field, where it differs from FSDP1's default; empty for None.
+
+    Attributes:
+        sources: each field as source.
+        constants: those that are literals.
+    """
+
+    sources: dict[str, str]
+    constants: dict[str, object]
+
+    def constant(self, name: str) -> object:
+        """The literal value of a field, or its default; `...` for an expression."""
+        if name in self.constants:
+            return self.constants[name]
+        return ... if name in self.sources else FIELDS[name]
+
+
+def precision_of(program: Program, file: File, made: ast.expr) -> Precision | None:
+    """The fields that a `MixedPrecision(...)` or None gives; None for what is neither, or takes more than names show."""
+    if isinstance(made, ast.Constant) and made.value is None:
+        return Precision({}, {})
+    if not isinstance(made, ast.Call) or program.fsdp1(made.func, file) != "MixedPrecision":
+        return None
+    names = [*FIELDS][: len(made.args)] + [str(keyword.arg) for keyword in made.keywords]
+    values = values_given(made)
+    if len({*names} & {*FIELDS}) != len(values):
+        return None
+    if any(isinstance(value, ast.Starred) for value in made.args):
+        return None
+    given = dict(zip(names, values, strict=True))
+    constants = {n: v.value for n, v in given.items() if isinstance(v, ast.Constant)}
+    sources = {n: file.source(v) for n, v in given.items() if constants.get(n, ...) != FIELDS[n]}
+    return Precision(sources, {n: v for n, v in constants.items() if n in sources})
+
+
+class Rewritten:
+    """The option objects of a run that are rewritten where they are made.
+
+    Attributes:
+        ends: the expressions that make them.
+        values: the arguments of constructors that take them.
+        casting: those that say by themselves whether the units below the root cast their inputs, as not all say the same.
+    """
+
+    def __init__(self, program: Program, constructions: Sequence[Construction]) -> None:
+        self.ends: dict[ast.expr, File] = {}
+        self.values: set[ast.expr] = set()
+        self.casting: set[ast.expr] = set()
+        flows = [
+            (value, construction.flow(value))
+            for construction in constructions
+            if (value := construction.value("mixed_precision")) is not None
+        ]
+        passed = {node for _, flow in flows for node in flow.passed}
+        passed |= {value for value, _ in flows}
+        kept: list[tuple[ast.expr, Flow]] = []
+        for value, flow in flows:
+            if self._is_seen(program, value, flow) and not any(
+                is_read_elsewhere(program, carrier, passed) for carrier in flow.carriers
+            ):
+                kept.append((value, flow))
+        # One that another constructor cannot take stays for all.
+        while True:
+            stays = {
+                end.node
+                for value, flow in flows
+                if value not in {own for own, _ in kept}
+                for end in flow.ends
+            }
+            left = [each for each in kept if not any(end.node in stays for end in each[1].ends)]
+            if len(left) == len(kept):
+                break
+            kept = left
+        for value, flow in kept:
+            self.values.add(value)
+            self.ends |= {end.node: end.file for end in flow.ends}
+            found = [precision_of(program, end.file, end.node) for end in flow.ends]
+            if (
+                len(
+                    {
+                        each.constant("cast_forward_inputs")
+                        for each in found
+                        if each and each.sources
+                    }
+                )
+                > 1
+            ):
+                self.casting |= {value, *(end.node for end in flow.ends)}
+
+    def _is_seen(self, program: Program, value: ast.expr, flow: Flow) -> bool:
+        found = [precision_of(program, end.file, end.node) for end in flow.ends]
+        if flow.unknown or flow.is_kept or not found or None in found:
+            return False
+        every = [each for each in found if each is not None]
+        field = shared_buffer_dtype(every)
+        is_local = field != "itself" or every[0].sources["buffer_dtype"].startswith("torch.")
+        is_local |= any(end.node is value for end in flow.ends)
+        return field is not ... and is_local and all(map(_is_plain, every))
+
+
+def _is_plain(precision: Precision) -> bool:
+    others = {"cast_root_forward_inputs", "_module_classes_to_ignore"}
+    is_shown = precision.constant("cast_forward_inputs") is not ...
+    return is_shown and others.isdisjoint(precision.sources)
+
+
+def shared_buffer_dtype(every: Sequence[Precision]) -> str | None:
+    """How the buffers' dtype is read from FSDP2's policy, whichever of some is taken: None where none casts any, `...` where it
+    cannot be."""
+    given = [each for each in every if each.sources]
+    dtypes = [each.sources.get("buffer_dtype") for each in given]
+    if not any(dtypes):
+        return None
+    for field in ("param_dtype", "reduce_dtype"):
+        if all(each.sources.get(field) == dtype for each, dtype in zip(given, dtypes, strict=True)):
+            return field
+    if len({*dtypes}) == 1 and len(given) == len(every):
+        return "itself"
+    return ...  # type: ignore[return-value]
+
+
+def policy_edits(context: Context, made: ast.expr, rewritten: Rewritten) -> list[Edit]:
+    """The edits that turn what makes a MixedPrecision, or None, into FSDP2's policy."""
+    if isinstance(made, ast.Constant):
+        return [context.replace(made, "MixedPrecisionPolicy()")]
+    source = _policy_source(context, made, made in rewritten.casting)
+    # Those of fields that FSDP2's policy does not have go with them.
+    lost = Counter(comments(context.source(made))) - Counter(comments(source))
+    return [context.replace(made, source)._replace(lost=tuple(lost.elements()))]
+
+
+def _policy_source(context: Context, call: ast.expr, says_casts: bool) -> str:
+    """A `MixedPrecision(...)` as `MixedPrecisionPolicy(...)`, in its own layout."""
+    assert isinstance(call, ast.Call)
+    precision = precision_of(context.program, context.file, call)
+    assert precision is not None
+    if not {"param_dtype", "reduce_dtype"} & precision.sources.keys():
+        return "MixedPrecisionPolicy()"
+    items = read(context.source(call))
+    items.head = "MixedPrecisionPolicy" + items.head[len(context.source(call.func)) :]
+    names = [*FIELDS][: len(call.args)] + [str(keyword.arg) for keyword in call.keywords]
+    kept = ["param_dtype", "reduce_dtype", *(["cast_forward_inputs"] if says_casts else [])]
+    for name, item in list(zip(names, list(items.items), strict=True)):
+        if name not in kept:
+            items.drop(item)
+    if len(call.args) > 1 and "param_dtype" not in precision.sources:
+        items.items[0].text = "param_dtype=None"
+    if "reduce_dtype" not in precision.sources and "param_dtype" in precision.sources:
+        # Since torch 2.15 FSDP2 reduces in the parameters' own dtype where it is not told another.
+        items.insert(1, f"reduce_dtype={precision.sources['param_dtype']}")
+    if says_casts and precision.constant("cast_forward_inputs") is False:
+        items.insert(len(items.items), "cast_forward_inputs=False")
+    return items.code
+
+
+def policy_text(context: Context, value: ast.expr, rewritten: Rewritten) -> str:
+    """An argument as source, with what makes options inside of it rewritten."""
+    if value not in context.file.parents:
+        return ast.unparse(value)
+    if value in rewritten.ends and isinstance(value, ast.Constant):
+        return "MixedPrecisionPolicy()"
+    inside = [node for node in ast.walk(value) if node in rewritten.ends]
+    edits = [
+        edit
+        for node in inside
+        if isinstance(node, ast.expr)
+        for edit in policy_edits(context, node, rewritten)
+    ]
+    start, end = context.file.span(value)
+    return spliced(context.file.text, edits, start, end)
+
+
+def made_here(context: Context, rewritten: Rewritten) -> Iterator[ast.expr]:
+    """The option objects that a file makes outside of the constructors."""
+    for node, file in rewritten.ends.items():
+        if file is context.file and node in file.parents:
+            yield node

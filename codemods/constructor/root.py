@@ -1,0 +1,73 @@
+"""The root's parameters after a forward without gradients: `fully_shard` leaves them gathered, FSDP1 did not.
+
+What reads or collects a model's parameters then gets the gathered ones: an optimizer that is made there trains nothing of the
+root, and a moving average that is swapped in and out raises. `reshard_after_forward=True` at the root frees them, for one
+all-gather more in each step. Under `like_fsdp1` the runtime does it.
+"""
+
+import ast
+import re
+
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.layout import Code
+from fsdp_migrate.codemods.rule import Rule
+from fsdp_migrate.facts.file import last_name, values_given
+
+GATHERED = Rule("FSDP006", "root-stays-gathered")
+RULES = (GATHERED,)
+
+_WITHOUT_GRADIENTS = rb"no_grad\(|inference_mode\("
+_SWAPS = rb"(?i:\bema\b|_ema\b|\bema_|moving_average|\bswap\w*\()|\.lerp_\(|AveragedModel"
+_MAKES = re.compile(r"optim|adam|sgd|lion|adafactor|muon", re.IGNORECASE)
+
+
+def keep_sharded(construction: Construction, code: Code) -> str:
+    """Tells the root to free its parameters after forward where a program may read them then; says why, or "" if not.
+
+    In torch's form alone.
+    """
+    context = construction.context
+    if construction.like_fsdp1:
+        return ""
+    tree, paths = context.program.tree, context.program.reach.of(context.file.path)
+    if tree.having(_WITHOUT_GRADIENTS).isdisjoint(paths):
+        return ""
+    if not tree.having(_SWAPS).isdisjoint(paths):
+        what = "a moving average may be swapped in and out around it"
+    elif _runs_before_optimizer(construction, code.model):
+        what = "an optimizer may be made after it"
+    else:
+        return ""
+    code.root["reshard_after_forward"] = "True"
+    code.note = "# Also after a forward without gradients; costs one all-gather more in each step"
+    return (
+        "gets reshard_after_forward=True: by default the root stays gathered after a forward without gradients, and "
+        f"{what}. Leave it out if no code does that"
+    )
+
+
+def _runs_before_optimizer(construction: Construction, model: str) -> bool:
+    """Whether the model is given to something between the constructor and the making of an optimizer."""
+    file = construction.context.file
+    function = file.function(construction.call)
+    calls = [
+        call
+        for call in file.of(ast.Call)
+        if call.lineno > (construction.call.end_lineno or 0) and file.function(call) is function
+    ]
+    makers = [call.lineno for call in calls if _MAKES.search(last_name(call.func))]
+    if not makers:
+        return False
+    runs = (call for call in calls if call.lineno < min(makers))
+    return any(_runs(call, model) for call in runs)
+
+
+_SETS_UP = re.compile(r"eval\b|val|test|check|generate|sample|warm")
+
+
+def _runs(call: ast.Call, model: str) -> bool:
+    """Whether a call runs the model: the model itself, or an evaluation that is given it."""
+    if ast.unparse(call.func) == model:
+        return True
+    given = [ast.unparse(value) for value in values_given(call)]
+    return model in given and bool(_SETS_UP.search(last_name(call.func)))
