@@ -1,14 +1,11 @@
 """The tracer of lines, under every Python that is here: which rows it writes of a program that needs no torch."""
 
 import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.vendor import runtime_folder
+from .traced import trace
 
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
@@ -45,51 +42,10 @@ except AttributeError:
     four = 5
 """
 
-START = """\
-import importlib, importlib.util, os, sys
-record, copy, folder = sys.argv[1:]
-spec = importlib.util.spec_from_file_location(
-    "_record", os.path.join(record, "__init__.py"), submodule_search_locations=[record]
-)
-sys.modules["_record"] = importlib.util.module_from_spec(spec)
-load = lambda name: importlib.import_module(f"_record.{name}")
-copies = load("imports").Copies([["/nowhere", copy]])
-lines = load("lines")
-journal = load("lines.journal").Journal(folder, 1000, 60.0)
-follower = load("lines.follow").Follower(copies, journal, load("lines.forms").Forms(copies))
-kind = "monitoring" if sys.version_info >= (3, 12) else "tracing"
-path = os.path.join(copy, "own.py")
-code = compile(open(path).read(), path, "exec")
-space = {"__name__": "own", "__file__": path}
-import types
-module = types.ModuleType("own")
-module.__file__ = path
-sys.modules["own"] = module
-stop = load(f"lines.{kind}").follow(follower)
-exec(code, vars(module))
-stop()
-"""
-
-
-def interpreter(version: str) -> str | None:
-    """The path of a Python, torch or not."""
-    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
-        return sys.executable
-    folders = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin"))
-    return str(folders[-1] / "python") if folders else shutil.which(f"python{version}")
-
 
 def rows(version: str, tmp_path: Path) -> list[tuple[str, int, dict[str, str]]]:
     """The function, the line and what changed, of every row."""
-    python = interpreter(version)
-    if python is None:
-        pytest.skip(f"no Python {version} here")
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    (copy / "own.py").write_text(PROGRAM)
-    command = [python, "-c", START, str(runtime_folder() / "record"), str(copy), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    trace(PROGRAM, tmp_path, version)
     functions = {}
     found = []
     (file,) = tmp_path.glob("process-*.lines")

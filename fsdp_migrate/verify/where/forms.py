@@ -11,8 +11,9 @@ _PREFIX = re.compile(r"_fsdp_wrapped_module(?:\.|$|(?='))\.?")
 _WRAPPER = re.compile(r"FSDP\(([^()]*)\)")
 _SHARDED = re.compile(r"~[a-zA-Z ]+\([^)]*\)")
 _TENSOR = re.compile(
-    r"tensor \w+(?: \([^)]*\))?(?: \|[^|]*\|)?|-?[\d.e+-]+ (?:b?float|int|bool)\d*|None"
+    r"tensor \w+(?: \([^)]*\))?(?: \|[^|]*\|)?|(?:True|False|nan|-?inf|-?[\d.e+-]+) (?:b?float|u?int|bool)\d*|None"
 )
+_OBJECT = re.compile(r"\bobject \w+")
 _COUNT = re.compile(r"(of) (\d+)")
 
 
@@ -29,9 +30,31 @@ def grade(old: str, new: str, tolerance: float) -> Grade:
     """Compare two forms; numbers agree within a relative tolerance."""
     if old == new or _close(old, new, tolerance):
         return Grade.SAME
-    if "_flat_param" in old or _close(_plain(old, new), _plain(new, old), tolerance):
+    if (
+        "_flat_param" in old
+        or "unreduced" in (old, new)
+        or _close(_plain(old, new), _plain(new, old), tolerance)
+    ):
         return Grade.KNOWN
     return Grade.OTHER
+
+
+def same_but_for_copies(old: str, new: str) -> bool:
+    """Whether weights differ by one factor: copies of them were counted twice, in a layout that the recorder does not know."""
+    olds, news = (
+        dict(item.rpartition(" ")[::2] for item in text.split(", ")) for text in (old, new)
+    )
+    if olds.keys() != news.keys() or len(olds) < 2 or "" in olds:
+        return False
+    ratios = [(float(news[name]) / float(norm)) ** 2 for name, norm in olds.items()]
+    whole = max(ratios[0], 1 / ratios[0])
+    return max(ratios) < 1.001 * min(ratios) and abs(whole - round(whole)) < 1e-3 * whole
+
+
+def other_modules(old: str, new: str) -> bool:
+    """Whether two forms are of modules of other classes: FSDP1's wrappers are modules of their own."""
+    both = _plain(old, new), _plain(new, old)
+    return all(form.startswith("module ") for form in both) and both[0] != both[1]
 
 
 def only_numbers(old: str, new: str) -> bool:
@@ -46,6 +69,7 @@ def _plain(text: str, other: str) -> str:
         text = _TENSOR.sub("~", _SHARDED.sub("~", text))
     while _WRAPPER.search(text):
         text = _WRAPPER.sub(r"\1", text)
+    text = _OBJECT.sub("object", text)
     return _PREFIX.sub("", text).replace(".'", "'")
 
 

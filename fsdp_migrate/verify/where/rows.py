@@ -17,7 +17,7 @@ Key = tuple[int, bool]
 """The original's line, and whether the frame ends there."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Unit:
     """A row, or several of a block that was rewritten, under the original's line; `line` is the program's own.
 
@@ -45,11 +45,16 @@ def units(frame: Frame, lines: dict[int, int], rewritten: set[int]) -> list[Unit
                 found[-1].values.update(row.values)
             continue
         key = place, row.kind in ("return", "raise")
-        if found and place in rewritten and found[-1].key == key and row.kind == found[-1].kind:
+        if place in rewritten and found and _goes_on(found[-1], place):
             _extend(found[-1], row)
+            found[-1].key, found[-1].kind = key, row.kind
         else:
             found.append(Unit(key, row.line, dict(row.values), [*row.children], row.kind))
     return found
+
+
+def _goes_on(unit: Unit, line: int) -> bool:
+    return unit.key == (line, False) and unit.kind == "line"
 
 
 def _extend(unit: Unit, row: Row) -> None:
@@ -98,13 +103,14 @@ def without_wrappers(a: list[Unit], b: list[Unit]) -> list[Unit]:
             a[i].left_out.update(waiting)
             waiting = {}
             kept.append(a[i])
+            j = _find(b, j, a[i].key, j - 1) + 1
             i += 1
             continue
-        j = _find(b, j, a[i].key)
+        j = _find(b, j, a[i].key, len(b) - 1)
         one, two = a[i:second], a[second : _end(a, second, i)]
         chosen, other = _chosen(one, two, b[j : _end(b, j, j - 1)])
         j += 1
-        later = {} if other is two else {name for unit in chosen for name in unit.values}
+        later = set() if other is two else {name for unit in chosen for name in unit.values}
         gave = {name: (form, unit) for unit in other for name, form in unit.values.items()}
         chosen[0].left_out.update(waiting)
         waiting = {name: last for name, last in gave.items() if name not in later}
@@ -130,11 +136,11 @@ def _next(units_: list[Unit], start: int) -> int:
     return len(units_)
 
 
-def _find(units_: list[Unit], start: int, key: Key) -> int:
+def _find(units_: list[Unit], start: int, key: Key, otherwise: int) -> int:
     for index in range(start, len(units_)):
         if units_[index].key == key:
             return index
-    return len(units_) - 1
+    return otherwise
 
 
 def _end(units_: list[Unit], start: int, previous: int) -> int:
@@ -151,6 +157,41 @@ def _chosen(
 ) -> tuple[list[Unit], list[Unit]]:
     """Of the wrapper's round and the module's the one to keep, and the other one."""
     keys = [unit.key for unit in migrated]
-    if [unit.key for unit in two] != keys == [unit.key for unit in one]:
+    if [unit.key for unit in two] == keys:
+        return two, one
+    if [unit.key for unit in one] == keys:
         return one, two
+    # One round did some of it, and the other one the rest.
+    merged = []
+    for key in keys:
+        found = [unit for unit in [*two, *one] if unit.key == key and unit not in merged]
+        merged += found[:1]
+    if len(merged) == len(keys):
+        return merged, [unit for unit in [*one, *two] if unit not in merged]
     return two, one
+
+
+def without_wrapper_calls(olds: list[Frame], news: list[Frame]) -> list[Frame]:
+    """The original's calls without those for FSDP1's wrappers next to calls of the same function for the wrapped modules."""
+    if len(olds) <= len(news):
+        return olds
+    kept: list[Frame] = []
+    for index, frame in enumerate(olds):
+        inner = _inner_of(frame)
+        next_to = [*olds[max(index - 1, 0) : index], *olds[index + 1 : index + 2]]
+        if not any(inner and f.first == frame.first and inner in modules_given(f) for f in next_to):
+            kept.append(frame)
+    return kept
+
+
+def _inner_of(frame: Frame) -> str:
+    for form in modules_given(frame):
+        if _WRAPPER.match(form):
+            return "module " + form.removeprefix("module FSDP(").removesuffix(")")
+    return ""
+
+
+def modules_given(frame: Frame) -> list[str]:
+    """The forms of the modules among a call's arguments."""
+    first = frame.rows[0].values if frame.rows else {}
+    return [form for name, form in first.items() if form.startswith("module ") and "." not in name]

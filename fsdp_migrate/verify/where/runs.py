@@ -50,13 +50,14 @@ def compare(
     mapping: Mapping, one: dict[int, Trace], other: dict[int, Trace], noise: Noise = frozenset()
 ) -> list[Line]:
     """The lines that differ on any rank, each with the first rank that it differs on."""
-    found: dict[tuple[str, int], Line] = {}
+    found: dict[tuple[str, int], tuple[int, Line]] = {}
     for rank in sorted(one.keys() & other.keys()):
         search = Search(mapping, rank, TOLERANCE, noise)
         search.run(one[rank], other[rank])
         for place, line in search.found.items():
             found.setdefault(place, line)
-    return [*found.values()][:MOST]
+    ordered = sorted(found.values(), key=lambda line: line[0])
+    return [line for _, line in ordered][:MOST]
 
 
 def differing(mapping: Mapping, one: dict[int, Trace], other: dict[int, Trace]) -> Noise:

@@ -7,16 +7,23 @@ as names, counts and the way that the program takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from fsdp_migrate.verify.where.forms import Grade, grade, only_numbers
+from fsdp_migrate.verify.where.forms import Grade, only_numbers, other_modules, same_but_for_copies
 from fsdp_migrate.verify.where.lines import Line, Pair
 from fsdp_migrate.verify.where.mapping import File, Mapping
-from fsdp_migrate.verify.where.rows import Unit, rejoin, units, without_wrappers
+from fsdp_migrate.verify.where.rows import (
+    Unit,
+    modules_given,
+    rejoin,
+    units,
+    without_wrapper_calls,
+    without_wrappers,
+)
+from fsdp_migrate.verify.where.scope import Scope, is_tainted, names_read, update
 from fsdp_migrate.verify.where.statements import Statement, Statements
 from fsdp_migrate.verify.where.traces import Frame, Trace, below
-from fsdp_migrate.verify.where.weights import SUFFIX
+from fsdp_migrate.verify.where.weights import SUFFIXES
 
 GOES_ON = "the next line"
 """The name under which a line's way on is reported."""
@@ -24,71 +31,52 @@ GOES_ON = "the next line"
 _PAIRS = 3
 """At most so many values of a line."""
 
+_TRAINED = (*SUFFIXES, ".requires_grad")
+_GROUP = ".param_groups["
+"""Parts of a model and of an optimizer: where they differ, all numbers differ from the next step on."""
+
+_EMPTY = "~part of a flat parameter (0,)"
+"""FSDP1's part of a parameter on a rank that has none of it, nor a gradient."""
+
 Noise = frozenset[tuple[str, int, str]]
 """File, line and name of what differs between two runs of one program."""
-
-
-@dataclass
-class _Scope:
-    """A pair of frames that run: their variables, and which of them are tainted.
-
-    Attributes:
-        caller: the scope that called them, and `at` the unit in which it did.
-    """
-
-    frame: Frame
-    file: File
-    statements: Statements
-    caller: _Scope | None
-    at: Unit | None
-    old: dict[str, str] = field(default_factory=dict)
-    new: dict[str, str] = field(default_factory=dict)
-    tainted: set[str] = field(default_factory=set)
-
-    def statement(self, unit: Unit) -> Statement:
-        """The original's statement."""
-        return self.statements.at(unit.key[0])
-
-    def differing(self, names: Iterable[str], tolerance: float) -> dict[str, Grade]:
-        """How much variables that both programs have differ."""
-        both = [name for name in names if name in self.old and name in self.new]
-        return {name: grade(self.old[name], self.new[name], tolerance) for name in both}
 
 
 class Search:
     """Compares the traces of one rank.
 
     Attributes:
-        found: the lines, in the order in which the program came to them.
+        found: the lines, each with how many lines had run before: the ranks of a program run about the same ones.
         noise: what differs at all, whether it is reported or not.
     """
 
     def __init__(
         self, mapping: Mapping, rank: int, tolerance: float, known: Noise = frozenset()
     ) -> None:
-        self.found: dict[tuple[str, int], Line] = {}
+        self.found: dict[tuple[str, int], tuple[int, Line]] = {}
         self.noise: set[tuple[str, int, str]] = set()
         self._mapping = mapping
         self._rank = rank
         self._tolerance = tolerance
         self._known = known
         self._statements: dict[str, Statements] = {}
-        self._modules: dict[str, _Scope] = {}
+        self._modules: dict[str, Scope] = {}
         self._fields: set[str] = set()
-        self._writers: dict[str, tuple[_Scope, Unit]] = {}
+        self._writers: dict[str, tuple[Scope, Unit]] = {}
         self._acted = False
         self._events = 0
+        self._ran = 0
 
     def run(self, original: Trace, migrated: Trace) -> None:
         """Compare two traces."""
         self._frames(original.frames, migrated.frames, None, None)
 
     def _frames(
-        self, olds: list[Frame], news: list[Frame], caller: _Scope | None, at: Unit | None
+        self, olds: list[Frame], news: list[Frame], caller: Scope | None, at: Unit | None
     ) -> None:
         """Compare the calls of one line, in their order; what only one program calls is left out."""
         place = 0
-        for old in olds:
+        for old in without_wrapper_calls(olds, news):
             file = self._mapping.file(old.file)
             if file is None:
                 continue
@@ -100,6 +88,9 @@ class Search:
 
     def _is_same(self, old: Frame, new: Frame, file: File) -> bool:
         lines = file.old.get(old.first), file.new.get(new.first)
+        modules = modules_given(old)[:1] + modules_given(new)[:1]
+        if len(modules) == 2 and other_modules(*modules):
+            return False
         return (
             old.name == new.name
             and old.file == self._mapping.name(new.file)
@@ -107,18 +98,19 @@ class Search:
         )
 
     def _frame(
-        self, old: Frame, new: Frame, file: File, caller: _Scope | None, at: Unit | None
+        self, old: Frame, new: Frame, file: File, caller: Scope | None, at: Unit | None
     ) -> None:
         if old.file not in self._statements:
             self._statements[old.file] = Statements("\n".join(file.text))
-        scope = _Scope(old, file, self._statements[old.file], caller, at)
+        scope = Scope(old, file, self._statements[old.file], caller, at)
         if old.name == "<module>":
             self._modules[old.file] = scope
         news = units(new, file.new, file.rewritten)
         olds = without_wrappers(units(old, file.old, file.rewritten), news)
         self._walk(scope, olds, news)
+        self._settle(scope, scope.later)
 
-    def _walk(self, scope: _Scope, a: list[Unit], b: list[Unit]) -> None:
+    def _walk(self, scope: Scope, a: list[Unit], b: list[Unit]) -> None:
         i = j = 0
         last: Unit | None = None
         while i < len(a) and j < len(b):
@@ -134,25 +126,34 @@ class Search:
             self._parted(scope, last, a[i:i_next], b[j:j_next])
             i, j = i_next, j_next
 
-    def _both(self, scope: _Scope, a: Unit, b: Unit, only_calls: bool = False) -> None:
+    def _both(self, scope: Scope, a: Unit, b: Unit, only_calls: bool = False) -> None:
         """A unit that both programs ran."""
+        self._ran += 1
         self._left_out(scope, a)
         events = self._events
         self._frames(a.children, b.children, scope, a)
         from_call = self._events > events
         if only_calls:
             return
-        _update(scope.old, a.values)
-        _update(scope.new, b.values)
+        update(scope.old, a.values)
+        update(scope.new, b.values)
         names = {**a.values, **b.values}
         grades = scope.differing(names, self._tolerance)
         for name, how in grades.items():
             if how != Grade.OTHER:
                 scope.tainted.discard(name)
+            if other_modules(scope.old[name], scope.new[name]):
+                scope.modules[name] = a
+            else:
+                scope.modules.pop(name, None)
         other = [name for name, how in grades.items() if how == Grade.OTHER]
+        other = [n for n in other if not _is_count_of_copies(n, scope.old[n], scope.new[n])]
         statement = scope.statement(a)
         reads = self._reads_tainted(scope, a, statement)
-        if other:
+        self._watch_rounds(scope, a, statement)
+        if scope.rounds[0] <= a.key[0] <= scope.rounds[1]:
+            scope.later.update(dict.fromkeys(other, a))
+        elif other:
             self._differ(scope, a, other, reads or from_call)
         for name in names:
             if "." in name and a.kind != "call":
@@ -160,16 +161,30 @@ class Search:
         if statement.acts and (reads or other):
             self._acted = True
 
-    def _left_out(self, scope: _Scope, unit: Unit) -> None:
+    def _watch_rounds(self, scope: Scope, unit: Unit, statement: Statement) -> None:
+        """Note the beginning and the end of a loop over flat parameters."""
+        first, last = scope.rounds
+        if last and not first <= unit.key[0] <= last:
+            scope.rounds = 0, 0
+            self._settle(scope, scope.later)
+            scope.later = {}
+        if not last and statement.body and _over_flat_parameters(statement, scope.old):
+            scope.rounds = statement.body
+
+    def _settle(self, scope: Scope, changed: dict[str, Unit]) -> None:
+        """Report what differs after rounds that were not the same ones, at the line that changed it."""
+        for name, how in scope.differing(changed, self._tolerance).items():
+            if how == Grade.OTHER:
+                unit = changed[name]
+                derived = self._reads_tainted(scope, unit, scope.statement(unit))
+                self._differ(scope, unit, [name], derived)
+
+    def _left_out(self, scope: Scope, unit: Unit) -> None:
         """Rounds that only the original ran: only what came of them counts."""
         scope.old.update({name: form for name, (form, _) in unit.left_out.items()})
-        for name, how in scope.differing(unit.left_out, self._tolerance).items():
-            if how == Grade.OTHER:
-                writer = unit.left_out[name][1]
-                derived = self._reads_tainted(scope, writer, scope.statement(writer))
-                self._differ(scope, writer, [name], derived)
+        self._settle(scope, {name: writer for name, (_, writer) in unit.left_out.items()})
 
-    def _reads_tainted(self, scope: _Scope, unit: Unit, statement: Statement) -> bool:
+    def _reads_tainted(self, scope: Scope, unit: Unit, statement: Statement) -> bool:
         """Whether a statement, or for arguments the one that called, reads what is tainted."""
         if unit.kind == "call":
             if scope.caller is None or scope.at is None:
@@ -179,28 +194,37 @@ class Search:
         for path in statement.reads:
             name, _, attribute = path.partition(".")
             home = scope if name in scope.old or module is scope else module
-            if attribute in self._fields or _is_tainted(path, home):
+            if attribute in self._fields or is_tainted(path, home):
                 return True
         return False
 
-    def _differ(self, scope: _Scope, unit: Unit, names: list[str], derived: bool) -> None:
+    def _differ(self, scope: Scope, unit: Unit, names: list[str], derived: bool) -> None:
         place = scope.frame.file, unit.key[0]
         self.noise.update((*place, name) for name in names)
         self._events += 1
         fresh = [name for name in names if (*place, name) not in self._known]
         if self._acted:
-            fresh = [n for n in fresh if not only_numbers(scope.old[n], scope.new[n])]
+            numbers = [n for n in fresh if only_numbers(scope.old[n], scope.new[n])]
+            fresh = [n for n in fresh if n not in numbers and not n.endswith(SUFFIXES)]
         # What differed before, and differs still, is not new.
         fresh = [name for name in fresh if name not in scope.tainted]
         if fresh and not derived:
             self._report(scope, unit, fresh)
+        if any(name.endswith(_TRAINED) or _GROUP in name for name in names):
+            self._acted = True
         scope.tainted.update(names)
         self._fields.update(name.partition(".")[2] for name in names if "." in name)
 
-    def _report(self, scope: _Scope, unit: Unit, names: list[str]) -> None:
-        pairs = [Pair(name, scope.old[name], scope.new[name]) for name in names]
+    def _report(self, scope: Scope, unit: Unit, names: list[str]) -> None:
+        pairs = [_pair(name, scope.old[name], scope.new[name]) for name in names]
         writer = self._writer_of_weights(scope, unit, pairs[0])
-        if writer is not None:
+        other = [name for name in names_read(scope, unit) if name in scope.modules]
+        if other and writer is None:
+            # What gave the other module comes before what was done with it.
+            unit = scope.modules[other[0]]
+            given = [_pair(name, scope.old[name], scope.new[name]) for name in other]
+            pairs = [*dict.fromkeys([*given, *pairs])]
+        elif writer is not None:
             scope, unit = writer
         elif unit.kind == "call":
             # Between the program's own lines: an attribute is the last writer's, an argument the caller's.
@@ -211,54 +235,58 @@ class Search:
                 function = scope.frame.name
                 pairs = [replace(pair, name=f"{pair.name} of {function}") for pair in pairs]
                 scope, unit = caller, at
-        self._add(scope, unit, [*pairs, *self._read_values(scope, unit, names)])
+        self._add(scope, unit, [*dict.fromkeys([*pairs, *self._read_values(scope, unit, names)])])
 
-    def _writer_of_weights(
-        self, scope: _Scope, unit: Unit, pair: Pair
-    ) -> tuple[_Scope, Unit] | None:
+    def _writer_of_weights(self, scope: Scope, unit: Unit, pair: Pair) -> tuple[Scope, Unit] | None:
         """The line of a function that was called here and wrote to the first of the weights that differ."""
-        if not pair.name.endswith(SUFFIX):
+        if not pair.name.endswith(SUFFIXES):
             return None
-        both = zip(pair.original.split(", "), pair.migrated.split(", "), strict=False)
-        names = [one.partition(" ")[0] for one, other in both if one != other]
+        names = [item.partition(" ")[0] for item in pair.original.split(", ")]
         for name in names:
             writer = self._writers.get(name.rpartition(".")[2])
             if writer is not None and any(writer[0].frame is f for f in below(unit.children)):
                 return writer
         return None
 
-    def _read_values(self, scope: _Scope, unit: Unit, but: list[str]) -> list[Pair]:
+    def _read_values(self, scope: Scope, unit: Unit, but: list[str]) -> list[Pair]:
         """What a statement reads that is written differently, though it means the same."""
         found = []
-        for path in sorted(scope.statement(unit).reads | scope.statement(unit).targets):
+        for path in names_read(scope, unit):
             old, new = scope.old.get(path), scope.new.get(path)
             if path not in but and old is not None and new is not None and old != new:
                 found.append(Pair(path, old, new))
         return found
 
-    def _add(self, scope: _Scope, unit: Unit, pairs: list[Pair]) -> None:
+    def _add(self, scope: Scope, unit: Unit, pairs: list[Pair]) -> None:
         file, line = place = scope.frame.file, unit.key[0]
         if place not in self.found:
             source, around = scope.file.source(line), scope.file.around(line)
-            self.found[place] = Line(
-                file, line, source, tuple(pairs[:_PAIRS]), self._rank, around=around
+            shown = tuple(pairs[:_PAIRS])
+            self.found[place] = (
+                self._ran,
+                Line(file, line, source, shown, self._rank, around=around),
             )
 
-    def _parted(self, scope: _Scope, last: Unit | None, a: list[Unit], b: list[Unit]) -> None:
+    def _parted(self, scope: Scope, last: Unit | None, a: list[Unit], b: list[Unit]) -> None:
         """Both programs went on at other lines after `last`, until they met again."""
         before = dict(scope.old), dict(scope.new)
         for unit in a:
             scope.old.update({name: form for name, (form, _) in unit.left_out.items()})
-            _update(scope.old, unit.values)
+            update(scope.old, unit.values)
         for unit in b:
-            _update(scope.new, unit.values)
+            update(scope.new, unit.values)
         changed = {name: unit for unit in [*a, *b] for name in unit.values}
         statement = scope.statement(last) if last is not None else Statement()
-        if last is None or self._over_parameters(statement, before):
-            # FSDP1 has other numbers of parameters: only what came of it counts.
-            for name, how in scope.differing(changed, self._tolerance).items():
-                if how == Grade.OTHER:
-                    self._differ(scope, changed[name], [name], False)
+        known = last is not None and any(
+            name in scope.modules or before[0].get(name) == _EMPTY
+            for name in names_read(scope, last)
+        )
+        if last is None or known or self._over_parameters(statement, before):
+            # FSDP1 has other parameters and more modules: only what came of it counts.
+            if scope.rounds[1]:
+                scope.later.update(changed)
+            else:
+                self._settle(scope, changed)
             return
         place = scope.frame.file, last.key[0]
         self.noise.add((*place, GOES_ON))
@@ -287,25 +315,28 @@ class Search:
         )
 
 
-def _update(state: dict[str, str], values: dict[str, str]) -> None:
-    """Take over new values; another object in a variable has no parts but those that come with it."""
-    changed = {name for name in values if "." not in name}
-    for path in [path for path in state if path.partition(".")[0] in changed and "." in path]:
-        del state[path]
-    state.update(values)
+def _is_count_of_copies(name: str, old: str, new: str) -> bool:
+    return name.endswith(".weights") and same_but_for_copies(old, new)
 
 
-def _is_tainted(path: str, scope: _Scope) -> bool:
-    """Whether a variable or an attribute is; a method reads all of its object."""
-    name, _, attribute = path.partition(".")
-    if name in scope.tainted:
-        return True
-    if attribute and path in scope.old:
-        return path in scope.tainted
-    return any(known.startswith(f"{name}.") for known in scope.tainted)
+def _pair(name: str, old: str, new: str) -> Pair:
+    """What differs; of weights only those that do."""
+    if not name.endswith(SUFFIXES):
+        return Pair(name, old, new)
+    items = [[item.rpartition(" ") for item in text.split(", ")] for text in (old, new)]
+    norms = [{name: norm for name, _, norm in side} for side in items]
+    names = [name for name in {**norms[0], **norms[1]} if norms[0].get(name) != norms[1].get(name)]
+    texts = [
+        ", ".join(f"{name} {side.get(name, 'none')}" for name in names[:_PAIRS]) for side in norms
+    ]
+    return Pair(name, texts[0], texts[1])
 
 
-def _first(scope: _Scope, rest: list[Unit]) -> str:
+def _over_flat_parameters(statement: Statement, state: dict[str, str]) -> bool:
+    return any(state.get(name, "").startswith("~flat") for name in statement.targets)
+
+
+def _first(scope: Scope, rest: list[Unit]) -> str:
     if not rest:
         return "where both meet again"
     line, ends = rest[0].key

@@ -21,12 +21,14 @@ class Statement:
         reads: the names and attributes that it reads, as `self.rate`.
         targets: the variables of its loops.
         loops: whether it is the head of a loop, or has one in it.
+        body: the first and the last line of a loop that is a statement.
         acts: whether it changes what is not a variable: it calls something for its effect, or stores in an object.
     """
 
     reads: frozenset[str] = frozenset()
     targets: frozenset[str] = frozenset()
     loops: bool = False
+    body: tuple[int, int] | None = None
     acts: bool = False
 
 
@@ -43,6 +45,11 @@ class Statements:
         for node in ast.walk(tree):
             if isinstance(node, ast.stmt):
                 self._spans.append((node.lineno, _head_end(node), node))
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The first and last line of each statement, of a compound one of its head."""
+        return [(first, last) for first, last, _ in self._spans]
 
     def at(self, line: int) -> Statement:
         """The innermost statement with this line."""
@@ -78,6 +85,7 @@ def _statement(node: ast.stmt) -> Statement:
         frozenset(path for part in parts if id(part) not in bases for path in _read(part)),
         frozenset(names),
         bool(targets) or isinstance(node, ast.While),
+        (node.lineno, node.end_lineno or node.lineno) if isinstance(node, ast.For) else None,
         stores or _calls_for_effect(node),
     )
 

@@ -1,4 +1,4 @@
-"""The weights of a model, of which each rank wrote the part that it holds: added up, they are the same in both programs."""
+"""The weights and gradients of a model: each rank wrote the part that it holds, added up they have the same norms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from collections.abc import Iterator
 
 from fsdp_migrate.verify.where.traces import Row, Trace, below
 
-SUFFIX = ".weights"
+SUFFIXES = (".weights", ".gradients")
+UNREDUCED = "unreduced"
+"""The form of gradients that are not the ranks' sum yet."""
+
+_NOISE = 1e-10
+"""A square that is so much smaller than the largest one is rounding."""
 
 Place = tuple[str, int, str, int, int, int, str]
 """File, first line and name of a function, the number of the call, a line, how often it ran in the call, a variable."""
@@ -22,7 +27,7 @@ def add_up(traces: dict[int, Trace]) -> None:
     common = set(ranks[0]).intersection(*ranks[1:]) if ranks else set()
     for rank in ranks:
         for row, _ in rank.values():
-            for name in [name for name in row.values if name.endswith(SUFFIX)]:
+            for name in [name for name in row.values if name.endswith(SUFFIXES)]:
                 del row.values[name]
     norms = {place: _norms([rank[place][1] for rank in ranks]) for place in common}
     for rank in ranks:
@@ -34,11 +39,15 @@ def add_up(traces: dict[int, Trace]) -> None:
 
 
 def _norms(parts: list[str]) -> str:
+    if UNREDUCED in parts:
+        return UNREDUCED
     squares: dict[str, float] = {}
     for item in " ".join(parts).split():
         name, _, square = item.rpartition("=")
         squares[name] = squares.get(name, 0.0) + float(square)
-    return ", ".join(f"{name} {math.sqrt(square):.5g}" for name, square in sorted(squares.items()))
+    least = _NOISE * max(squares.values(), default=0.0)
+    kept = sorted(item for item in squares.items() if item[1] > least)
+    return ", ".join(f"{name} {math.sqrt(square):.5g}" for name, square in kept)
 
 
 def _states(trace: Trace) -> Iterator[tuple[Place, Row, str]]:
@@ -51,6 +60,6 @@ def _states(trace: Trace) -> Iterator[tuple[Place, Row, str]]:
         known: dict[str, str] = {}
         for row in frame.rows:
             ran[row.line] += 1
-            known.update((n, form) for n, form in row.values.items() if n.endswith(SUFFIX))
+            known.update((n, form) for n, form in row.values.items() if n.endswith(SUFFIXES))
             for name, form in known.items():
                 yield (*function, calls[function], row.line, ran[row.line], name), row, form

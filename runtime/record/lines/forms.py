@@ -7,6 +7,7 @@ whatever tensors they are in.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import sys
@@ -25,6 +26,9 @@ _DEPTH = 3
 _FIELDS = 24
 """At most of a string, of the elements of a collection, of collections in each other, of an object's fields."""
 
+_FOLLOWED = ("torch.optim.", "torch.utils.data.")
+"""Of whose objects the fields are followed, too: schedulers, loaders and samplers."""
+
 _SKIPPED = (
     types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type,
     functools.partial, types.GenericAlias, types.CellType,
@@ -40,12 +44,18 @@ class Forms:
         self._own_types: dict[type, bool] = {}
         self._tensors: Tensors | None = None
 
-    def named(self, name: str, value: Any) -> Iterator[tuple[str, str]]:
+    def named(self, name: str, value: Any) -> list[tuple[str, str]]:
         """A variable's form, and those of its parts that are followed by themselves, with their paths: `self.rate`."""
         form = self.of(value)
         if form is None:
-            return
-        yield name, form
+            return []
+        found = [(name, form)]
+        # An object may be only half built, and has no parts then.
+        with contextlib.suppress(Exception):
+            found += self._parts(name, value)
+        return found
+
+    def _parts(self, name: str, value: Any) -> Iterator[tuple[str, str]]:
         tensors = self._with_torch()
         if tensors is not None:
             if name != "self" or not tensors.is_module(value):
@@ -53,7 +63,9 @@ class Forms:
             if tensors.is_module(value):
                 yield from self._fields(name, tensors.fields(value))
                 return
-        if self._is_own(type(value)):
+            if tensors.is_optimizer(value):
+                return
+        if self._is_own(type(value)) or type(value).__module__.startswith(_FOLLOWED):
             yield from self._fields(name, getattr(value, "__dict__", {}))
 
     def of(self, value: Any, depth: int = 0) -> str | None:
@@ -113,8 +125,9 @@ class Forms:
                 form = tensors.names(item) if tensors.all_parameters(item) else form
             if form is not None:
                 items.append(f"{self.of(key, depth + 1)}: {form}")
+        items.sort()  # a reader looks things up
         more = ", …" if len(value) > _ITEMS else ""
-        return f"{type(value).__name__} of {len(value)} ({', '.join(items)}{more})"
+        return f"dict of {len(value)} ({', '.join(items)}{more})"
 
     def _other(self, value: Any) -> str:
         kind = type(value)

@@ -43,6 +43,8 @@ class Tensors:
             return f"shape {tuple(value)}"
         if isinstance(value, (torch.dtype, torch.device)):
             return str(value)
+        if isinstance(value, torch.Generator):
+            return f"generator with seed {value.initial_seed()}"
         if isinstance(value, nn.Module):
             return f"module {self._class(value)}"
         if isinstance(value, torch.optim.Optimizer):
@@ -52,6 +54,10 @@ class Tensors:
     def is_module(self, value: Any) -> bool:
         """Whether it is a module."""
         return isinstance(value, nn.Module)
+
+    def is_optimizer(self, value: Any) -> bool:
+        """Whether it is an optimizer."""
+        return isinstance(value, torch.optim.Optimizer)
 
     def parts(self, value: Any) -> Iterator[tuple[str, str]]:
         """What is followed of an optimizer, and of a sharded model, by itself; nothing of anything else."""
@@ -89,9 +95,10 @@ class Tensors:
             return
         frozen = [p for p in module.parameters() if not p.requires_grad]
         yield "requires_grad", f"all but {self.names(frozen)}" if frozen else "all"
-        weights = self._weights.of(module)
+        weights, gradients = self._weights.of(module)
         if weights:
             yield "weights", weights
+            yield "gradients", gradients
 
     def fields(self, module: nn.Module) -> dict[str, Any]:
         """The attributes, buffers and parameters of a module of the program itself."""

@@ -1,7 +1,8 @@
-"""The weights of a sharded model: what this process holds of each, so that all ranks add up to its norm."""
+"""The weights and gradients of a sharded model: what this process holds of each, so that all ranks add up to its norm."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,33 +13,44 @@ from .. import layouts
 from ..ranks import grouped, identity
 
 _NAMES = 400
-"""Of a model with more parameters the weights are not followed."""
+"""Of a model with more parameters they are not followed."""
 
 _SMALL = 2_000_000
-"""The weights of a larger model are read only after something was seen to write to them."""
+"""Those of a larger model are read only after something was seen to write to them."""
+
+UNREDUCED = "unreduced"
+"""Gradients that are not the ranks' sum yet: FSDP1 and FSDP2 keep them in other places."""
+
+Squares = dict[str, float]
 
 
 class Weights:
-    """Reads the weights of models, again where they may have changed."""
+    """Reads the weights and gradients of models, again where they may have changed."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[tuple[int, ...], str]] = {}
+        self._known: dict[int, tuple[tuple[int, ...], tuple[str, str]]] = {}
 
-    def of(self, model: nn.Module) -> str:
-        """`a.weight=12.5 b.weight=3.25`: this process's part of the square of each norm; empty if it cannot be told."""
+    def of(self, model: nn.Module) -> tuple[str, str]:
+        """`a.weight=12.5 b.weight=3.25`: this process's parts of the squares of the norms, of weights and of gradients.
+
+        Both are empty if they cannot be told.
+        """
         parameters = [*model.parameters()]
         if not grouped() or not 0 < len(parameters) <= _NAMES:
-            return ""
+            return "", ""
         size = sum(_local(parameter).numel() for parameter in parameters)
-        versions = tuple(id(p) + p._version + _local(p)._version for p in parameters)
+        versions = tuple(_version(p) + _version(p.grad) for p in parameters)
         known = self._known.get(id(model))
         if known is not None and known[0] == versions and size > _SMALL:
             return known[1]
         with torch.no_grad(), _disable_current_modes():
-            squares = _squares(model)
-        form = " ".join(f"{name}={square:.7g}" for name, square in squares.items())
-        self._known[id(model)] = versions, form
-        return form
+            forms = _forms(model)
+        self._known[id(model)] = versions, forms
+        return forms
+
+
+def _version(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else id(tensor) + tensor._version + _local(tensor)._version
 
 
 def _local(tensor: Any) -> torch.Tensor:
@@ -46,36 +58,57 @@ def _local(tensor: Any) -> torch.Tensor:
     return local
 
 
-def _squares(model: nn.Module) -> dict[str, float]:
+def _forms(model: nn.Module) -> tuple[str, str]:
+    weights: Squares = {}
+    gradients: Squares = {}
+    reduced = True
+    for holding, owners in _holdings(model):
+        if holding is None:
+            return "", ""  # a tensor-parallel model: how its parts add up is not known here
+        for part in holding.parts:
+            value = _local(part.read())
+            _add(weights, part.name, value, holding.replicas)
+            gradient = owners[part.owner].grad
+            if gradient is None:
+                continue
+            own = _local(gradient).reshape(-1)[slice(*part.span) if part.span else slice(None)]
+            reduced = reduced and own.numel() == value.numel()
+            _add(gradients, part.name, own, holding.replicas)
+    gradients = {name: square for name, square in gradients.items() if square}
+    return _form(weights), _form(gradients) if reduced else UNREDUCED
+
+
+def _add(found: Squares, name: str, value: torch.Tensor, replicas: int) -> None:
+    square = value.double().square().sum().item() / replicas
+    found[name] = found.get(name, 0.0) + square
+
+
+def _form(squares: Squares) -> str:
+    return " ".join(f"{name}={square:.7g}" for name, square in squares.items())
+
+
+def _holdings(model: nn.Module) -> Iterator[tuple[layouts.Holding | None, dict[int, torch.Tensor]]]:
+    """What this process holds of each unit or parameter, with the tensors that have the gradients."""
     rank, world = identity()
-    found: dict[str, float] = {}
-    flat: set[int] = set()
-    for path, module in model.named_modules():
+    done: set[int] = set()
+    paths = {module: path for path, module in model.named_modules()}
+    for module, path in paths.items():
         members = layouts.flat_members(module)
-        if members and any(getattr(members[0], "_param_extensions", ())):
-            return {}  # parts of a tensor-parallel model: how they add up is not known here
         if members:
-            flat.update(map(id, members))
-            _add(found, layouts.flat_unit(layouts.clean(path), module, lambda _: True))
+            owners = {id(member): member for member in members}
+            done.update(owners)
+            extended = any(getattr(members[0], "_param_extensions", ()))
+            holding = layouts.flat_unit(layouts.clean(path), module, lambda _: True)
+            yield None if extended else holding, owners
         for group in layouts.fsdp2_groups(module):
             for own in group.fsdp_params:
-                flat.add(id(own.sharded_param))
-                flat.add(id(getattr(own, "_unsharded_param", None)))
-                _add(found, layouts.single(_name(model, own), own.sharded_param, world, rank))
+                place, sharded = own._module_info, own.sharded_param
+                if id(sharded) in done:  # a wrapper for checkpointing shows the unit in it
+                    continue
+                done.update((id(sharded), id(getattr(own, "_unsharded_param", None))))
+                name = layouts.clean(paths.get(place.module, ""), place.param_name)
+                yield layouts.single(name, sharded, world, rank), {id(sharded): sharded}
     for name, parameter in model.named_parameters():
-        if id(parameter) not in flat:
-            _add(found, layouts.single(layouts.clean(name), parameter, world, rank))
-    return found
-
-
-def _name(model: nn.Module, own: Any) -> str:
-    place = own._module_info
-    path = next(path for path, module in model.named_modules() if module is place.module)
-    return layouts.clean(path, place.param_name)
-
-
-def _add(found: dict[str, float], holding: layouts.Holding) -> None:
-    for part in holding.parts:
-        value = _local(part.read()).double()
-        square = value.square().sum().item() / holding.replicas
-        found[part.name] = found.get(part.name, 0.0) + square
+        if id(parameter) not in done:
+            single = layouts.single(layouts.clean(name), parameter, world, rank)
+            yield single, {id(parameter): parameter}

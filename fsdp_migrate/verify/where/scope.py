@@ -1,0 +1,70 @@
+"""Two frames that run the same lines: what their variables are, and which of them are tainted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from fsdp_migrate.verify.where.forms import Grade, grade
+from fsdp_migrate.verify.where.mapping import File
+from fsdp_migrate.verify.where.rows import Unit
+from fsdp_migrate.verify.where.statements import Statement, Statements
+from fsdp_migrate.verify.where.traces import Frame
+
+
+@dataclass
+class Scope:
+    """A pair of frames that run: their variables, and which of them are tainted.
+
+    Attributes:
+        caller: the scope that called them, and `at` the unit in which it did.
+        rounds: the lines of a loop over flat parameters that is running: FSDP1 has other rounds than FSDP2.
+        modules: the variables that are other modules than in the original, by the unit that gave them.
+        later: what differed in it, by the unit that changed it; only what is left at the loop's end counts.
+    """
+
+    frame: Frame
+    file: File
+    statements: Statements
+    caller: Scope | None
+    at: Unit | None
+    old: dict[str, str] = field(default_factory=dict)
+    new: dict[str, str] = field(default_factory=dict)
+    tainted: set[str] = field(default_factory=set)
+    rounds: tuple[int, int] = (0, 0)
+    later: dict[str, Unit] = field(default_factory=dict)
+    modules: dict[str, Unit] = field(default_factory=dict)
+
+    def statement(self, unit: Unit) -> Statement:
+        """The original's statement."""
+        return self.statements.at(unit.key[0])
+
+    def differing(self, names: Iterable[str], tolerance: float) -> dict[str, Grade]:
+        """How much variables that both programs have differ."""
+        both = [name for name in names if name in self.old and name in self.new]
+        return {name: grade(self.old[name], self.new[name], tolerance) for name in both}
+
+
+def update(state: dict[str, str], values: dict[str, str]) -> None:
+    """Take over new values; another object in a variable has no parts but those that come with it."""
+    changed = {name for name in values if "." not in name}
+    for path in [path for path in state if path.partition(".")[0] in changed and "." in path]:
+        del state[path]
+    state.update(values)
+
+
+def is_tainted(path: str, scope: Scope) -> bool:
+    """Whether a variable or an attribute is; a method reads all of its object."""
+    name, _, attribute = path.partition(".")
+    if name in scope.tainted:
+        return True
+    if attribute and path in scope.old:
+        return path in scope.tainted
+    return any(known.startswith(f"{name}.") for known in scope.tainted)
+
+
+def names_read(scope: Scope, unit: Unit) -> list[str]:
+    """The variables and attributes that a statement reads, and those of its loops."""
+    statement = scope.statement(unit)
+    read = {path if path in scope.old else path.partition(".")[0] for path in statement.reads}
+    return sorted(read | statement.targets)
