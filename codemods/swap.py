@@ -69,7 +69,7 @@ def swap(
     stays = {n: to for n, to in known if n in file.parents and n not in gone}
     statements = list(_statements(context, gone))
     for statement in statements:
-        _decide(context, statement, gone, stays)
+        _decide(context, statement, gone, stays, {need.name for need in needed})
     every = [each for each in written_out(context) if each[0] not in stays]
     spelled_out = [each for each in every if each[0] not in gone]
     of_torch = bool(every) or any(map(_is_of_torch, statements))
@@ -174,6 +174,7 @@ def _decide(
     statement: ImportChange,
     gone: Collection[ast.AST],
     stays: Mapping[ast.expr, str],
+    needed: Collection[str],
 ) -> None:
     """Drops the names that edits left without a use, and moves the others to the runtime, but for those that stay."""
     other, kept = {*gone, *stays}, {each.id for each in stays if isinstance(each, ast.Name)}
@@ -181,7 +182,7 @@ def _decide(
         local = alias.asname or alias.name
         whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
         ours = _binds_fsdp(statement.node, alias)
-        if whole and is_spent(context, statement.node, local, gone):
+        if whole and local not in needed and is_spent(context, statement.node, local, gone):
             statement.drop.add(local)
         elif not ours:
             continue

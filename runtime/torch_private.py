@@ -251,9 +251,10 @@ def is_running(unit: FSDPModule) -> bool:
 
 
 def keeps_unsharded_after_forward(unit: FSDPModule) -> bool:
-    """Whether ``unit`` was sharded with ``reshard_after_forward=False``; a root may just be so."""
+    """Whether ``unit`` was sharded with ``reshard_after_forward=False``; a root that was told nothing, if all below it were."""
     if getattr(unit._get_fsdp_state(), "_auto_reshard_after_forward", True):
-        return False
+        inner = units_of(unit)[1:]  # type: ignore[arg-type]
+        return bool(inner) and all(map(keeps_unsharded_after_forward, inner))
     groups = parameter_groups(unit)
     return bool(groups) and all(group.post_forward_mesh_info is None for group in groups)
 

@@ -72,6 +72,8 @@ def device_type(construction: Construction, code: Code) -> str:
         if "torch.device" in context.program.dotted(made.node.func, made.file):
             assert device is not None
             source = construction.text(device)
+            if [ast.unparse(each) for each in made.node.args] == ["'cpu'"]:
+                return '"cpu"'
             return f"{source}.type" if source.isidentifier() else '"cuda"'
     if _ON_CPU.search(context.file.text):
         code.imports.append(Import("torch", ""))
@@ -226,7 +228,8 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
         body = [f"{function}({module})"]
     lines = [
         f"for {module} in {code.model}.modules():",
-        f"    if any(p.is_meta for p in {module}.parameters(recurse=False)):",
+        f"    own = [*{module}.parameters(recurse=False), *{module}.buffers(recurse=False)]",
+        "    if any(tensor.is_meta for tensor in own):",
         *(f"        {line}" for line in body),
     ]
     code.fill = [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
@@ -278,7 +281,8 @@ def empty(construction: Construction, code: Code) -> None:
         return
     code.fill = [
         f"for {module} in {code.model}.modules():",
-        f"    if any(p.is_meta for p in {module}.parameters(recurse=False)):",
+        f"    own = [*{module}.parameters(recurse=False), *{module}.buffers(recurse=False)]",
+        "    if any(tensor.is_meta for tensor in own):",
         f"        {module}.to_empty(device={device_type(construction, code)}, recurse=False)",
         f"        {module}.reset_parameters()",
     ]

@@ -285,6 +285,15 @@ def _parameter(construction: Construction) -> str:
 def _wrap(construction: Construction) -> Form:
     if len(construction.arguments) > 1 or construction.unseen:
         raise AtRunTime("wrap(...) gives a unit arguments of its own")
+    context, module = construction.context, construction.module
+    if isinstance(module, ast.Call) and context.references.get(module.func) == "wrap":
+        return Form(
+            "goes: what is in it is wrapped already, and fully_shard takes a module once",
+            lambda: [context.replace(construction.call, context.source(module))],
+            (),
+            (construction.call.func,),
+            in_words=True,
+        )
     return Form("wraps by the function that `enable_wrap` is given", list, (), (), in_words=True)
 
 
@@ -386,6 +395,8 @@ def _runtime(name: str, construction: Construction) -> Import:
 def _given(construction: Construction) -> list[ast.AST]:
     """The code of a call that goes with it: all but the model."""
     given = [each for each in values_given(construction.call) if each is not construction.module]
+    if construction.kind == ENABLE_WRAP:  # the call itself stays
+        return list(given)
     return [construction.call.func, *given]
 
 

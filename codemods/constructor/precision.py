@@ -70,6 +70,8 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     casts = is_said or _literal(given, "cast_forward_inputs")
     casts_root = _literal(given, "cast_root_forward_inputs")
     source, buffers = _policy(construction, value, code, flow, found)
+    if buffers and code.exempt and construction.like_fsdp1:
+        raise AtRunTime  # which leaves the buffers of a BatchNorm as they are
     if buffers:
         _cast_buffers(construction, buffers, code)
     told = f". Buffers are cast to {buffers}" if buffers else ""
@@ -208,12 +210,20 @@ def _cast_buffers(construction: Construction, dtype: str, code: Code) -> None:
     elif dtype.endswith((".param_dtype", ".reduce_dtype")):
         lines.append(f"if {dtype} is not None:")
         indent = "    "
-    code.below += [
-        *lines,
-        f"{indent}for {buffer} in {code.model}.buffers():",
-        f"{indent}    if {buffer}.is_floating_point():",
-        f"{indent}        {buffer}.data = {buffer}.to({dtype})",
+    cast = [
+        f"for {buffer} in {code.model}.buffers():",
+        f"    if {buffer}.is_floating_point():",
+        f"        {buffer}.data = {buffer}.to({dtype})",
     ]
+    if code.exempt:
+        module = context.local("module", construction.call)
+        cast[0] = f"for {buffer} in {module}.buffers(recurse=False):"
+        cast = [
+            f"for {module} in {code.model}.modules():",
+            f"    if not isinstance({module}, {code.exempt}):",
+            *(f"        {line}" for line in cast),
+        ]
+    code.below += [*lines, *(f"{indent}{line}" for line in cast)]
 
 
 def _can_have_batch_norms(construction: Construction) -> bool:

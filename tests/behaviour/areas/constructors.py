@@ -1,0 +1,179 @@
+"""Arguments of the constructor by their expression: by default, and in torch's form where the bridge stands elsewhere."""
+
+from typing import Any
+
+from ..registry import holds
+from .programs import trained
+
+POLICIES = """\
+from torch.distributed.fsdp import CPUOffload
+from torch.distributed.fsdp.wrap import (
+    _or_policy, size_based_auto_wrap_policy, transformer_auto_wrap_policy
+)
+
+def deep(module):
+    return isinstance(module, Block) and module.training
+
+
+def own_policy(module, recurse, nonwrapped_numel):
+    return True if recurse else isinstance(module, nn.Linear) and nonwrapped_numel >= 0
+
+"""
+ACCUMULATED = {"rank_seeds": True, "micro_batches": 2, "clip": 0.5}
+CPU = "device_id=torch.device('cpu'), sync_module_states=True"
+
+
+def sharded(api: Any, arguments: str, above: str = "", top: str = "", **how: Any) -> Any:
+    """The Transformer, sharded with some arguments."""
+    body = f"{above}model = Transformer()\nmodel = FSDP(\n    model, {arguments}\n)"
+    return trained(api, body, top, bridge="torch", **how)
+
+
+def strategy(api: Any, mode: str) -> Any:
+    """A strategy from a table with NO_SHARD in it, over a group."""
+    table = (
+        "{'full': ShardingStrategy.FULL_SHARD, 'zero2': ShardingStrategy.SHARD_GRAD_OP, "
+        "'replicas': ShardingStrategy.NO_SHARD}[args.mode]"
+    )
+    above = (
+        f"args = SimpleNamespace(mode='{mode}')\n"
+        "group = dist.new_group(list(range(dist.get_world_size())))\n"
+    )
+    arguments = f"auto_wrap_policy=ModuleWrapPolicy({{Block}}), sharding_strategy={table}, process_group=group, {CPU}"
+    return sharded(api, arguments, above, **ACCUMULATED)
+
+
+@holds(tolerance=1e-6)
+def a_strategy_from_a_table(api: Any) -> Any:
+    """FULL_SHARD among other strategies."""
+    return strategy(api, "full")
+
+
+@holds(tolerance=1e-6)
+def a_strategy_from_a_table_that_keeps_parameters(api: Any) -> Any:
+    """SHARD_GRAD_OP among other strategies."""
+    return strategy(api, "zero2")
+
+
+@holds(tolerance=1e-6)
+def a_strategy_by_a_condition(api: Any) -> Any:
+    """A conditional expression."""
+    arguments = (
+        "auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy="
+        f"ShardingStrategy.FULL_SHARD if args.full else ShardingStrategy.SHARD_GRAD_OP, {CPU}"
+    )
+    return sharded(api, arguments, "args = SimpleNamespace(full=False)\n", **ACCUMULATED)
+
+
+@holds(tolerance=1e-6)
+def a_strategy_by_its_name(api: Any) -> Any:
+    """A name of a configuration, and a mesh of the program's own."""
+    above = (
+        "from torch.distributed.device_mesh import init_device_mesh\n"
+        "args = SimpleNamespace(name='SHARD_GRAD_OP')\n"
+        "mesh = init_device_mesh('cpu', (dist.get_world_size(),))\n"
+    )
+    arguments = (
+        "auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy=ShardingStrategy[args.name], "
+        f"device_mesh=mesh, {CPU}"
+    )
+    return sharded(api, arguments, above, **ACCUMULATED)
+
+
+@holds()
+def a_policy_with_a_condition(api: Any) -> Any:
+    """A function of the program's own, behind torch's lambda_auto_wrap_policy."""
+    arguments = "auto_wrap_policy=partial(lambda_auto_wrap_policy, lambda_fn=deep)"
+    return sharded(api, arguments, top=POLICIES)
+
+
+@holds()
+def a_policy_of_policies(api: Any) -> Any:
+    """torch's _or_policy."""
+    policies = (
+        "[partial(lambda_auto_wrap_policy, lambda_fn=lambda m: m is net.head), "
+        "partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})]"
+    )
+    body = f"net = Transformer()\nmodel = FSDP(net, auto_wrap_policy=partial(_or_policy, policies={policies}))"
+    return trained(api, body, POLICIES, bridge="torch")
+
+
+@holds()
+def a_policy_by_size(api: Any) -> Any:
+    """torch's size_based_auto_wrap_policy."""
+    arguments = "auto_wrap_policy=partial(size_based_auto_wrap_policy, min_num_params=300)"
+    return sharded(api, arguments, top=POLICIES)
+
+
+@holds()
+def a_policy_that_is_asked(api: Any) -> Any:
+    """A policy of the program's own, which a function gives."""
+    top = f"{POLICIES}def policy_of(kind):\n    return own_policy if kind else None\n\n\n"
+    return sharded(api, "auto_wrap_policy=policy_of(True)", top=top)
+
+
+PRECISIONS = """\
+half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=True)
+whole = MixedPrecision(reduce_dtype=torch.float32)
+
+
+def precision_of(kind):
+    if kind == "none":
+        return None
+    return half if kind == "half" else whole
+
+"""
+
+
+@holds(tolerance=2e-3)
+def a_precision_that_a_function_gives(api: Any) -> Any:
+    """One of several, made at the top of the file."""
+    arguments = "auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=precision_of('half')"
+    return sharded(api, arguments, top=PRECISIONS)
+
+
+@holds()
+def no_precision(api: Any) -> Any:
+    """None, where others are given elsewhere."""
+    arguments = "auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=precision_of('none')"
+    return sharded(api, arguments, top=PRECISIONS)
+
+
+@holds()
+def an_unpacked_dictionary(api: Any) -> Any:
+    """One that grows under a condition."""
+    above = (
+        "args = SimpleNamespace(zero2=True)\noptions = {'use_orig_params': True}\n"
+        "if args.zero2:\n    options['sharding_strategy'] = ShardingStrategy.SHARD_GRAD_OP\n"
+    )
+    return sharded(api, "auto_wrap_policy=ModuleWrapPolicy({Block}), **options", above)
+
+
+@holds(tolerance=1e-6)
+def a_broadcast_under_a_condition(api: Any) -> Any:
+    """Ranks with values of their own, which begin with rank 0's."""
+    arguments = (
+        "auto_wrap_policy=ModuleWrapPolicy({Block}), device_id=torch.device('cpu'), "
+        "sync_module_states=args.sync, forward_prefetch=True"
+    )
+    return sharded(api, arguments, "args = SimpleNamespace(sync=True)\n", rank_seeds=True)
+
+
+@holds(tolerance=1e-6)
+def values_that_rank_0_alone_has(api: Any) -> Any:
+    """The other ranks have their model on the meta device."""
+    body = """\
+args = SimpleNamespace(first=dist.get_rank() == 0)
+if args.first:
+    model = Transformer()
+else:
+    with torch.device("meta"):
+        model = Transformer()
+model = FSDP(
+    model,
+    auto_wrap_policy=ModuleWrapPolicy({Block}),
+    device_id=torch.device("cpu"),
+    sync_module_states=True,
+    param_init_fn=(lambda m: m.to_empty(device=torch.device("cpu"), recurse=False)) if not args.first else None,
+)"""
+    return trained(api, body, bridge="torch", rank_seeds=True)
