@@ -140,7 +140,8 @@ def sync(construction: Construction, value: ast.expr, code: Code) -> str:
     dist = distributed(construction, code)
     tensor, own = context.local("tensor", call), context.local("value", call)
     device = _where_to_send(construction)
-    group = construction.value("process_group")
+    # A pair of groups has all ranks.
+    group = construction.value("process_group") if code.hybrid is False else None
     of_group = "" if group is None else f", group={_group_name(construction, group, code)}"
     source = "src=0" if group is None else "group_src=0"
     lines = [f"for {tensor} in [*{code.model}.parameters(), *{code.model}.buffers()]:"]

@@ -44,6 +44,7 @@ class Code:
         exempt: a class whose modules are units in full precision.
         ignored: the name of the set of modules that are no units.
         whole: the condition that every rank of a group keeps whole parameters.
+        hybrid: the condition that there is a pair of groups.
         note: a comment at the root.
         fill: statements that fill what is on the meta device.
         last: statements that load values into the sharded model.
@@ -66,6 +67,7 @@ class Code:
     exempt: str = ""
     ignored: str = ""
     whole: Condition = False
+    hybrid: Condition = False
     note: str = ""
     fill: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)

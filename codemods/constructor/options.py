@@ -81,16 +81,17 @@ class Rewritten:
         self.ends: dict[ast.expr, File] = {}
         self.values: set[ast.expr] = set()
         self.casting: set[ast.expr] = set()
-        flows = [
-            (value, construction.flow(value))
+        taking = {
+            value: construction
             for construction in constructions
             if (value := construction.value("mixed_precision")) is not None
-        ]
+        }
+        flows = [(value, construction.flow(value)) for value, construction in taking.items()]
         passed = {node for _, flow in flows for node in flow.passed}
         passed |= {value for value, _ in flows}
         kept: list[tuple[ast.expr, Flow]] = []
         for value, flow in flows:
-            if self._is_seen(program, value, flow) and not any(
+            if self._is_seen(program, taking[value], value, flow) and not any(
                 is_read_elsewhere(program, carrier, passed) for carrier in flow.carriers
             ):
                 kept.append((value, flow))
@@ -122,7 +123,9 @@ class Rewritten:
             ):
                 self.casting |= {value, *(end.node for end in flow.ends)}
 
-    def _is_seen(self, program: Program, value: ast.expr, flow: Flow) -> bool:
+    def _is_seen(
+        self, program: Program, construction: Construction, value: ast.expr, flow: Flow
+    ) -> bool:
         found = [precision_of(program, end.file, end.node) for end in flow.ends]
         if flow.unknown or flow.is_kept or not found or None in found:
             return False
@@ -130,7 +133,19 @@ class Rewritten:
         field = shared_buffer_dtype(every)
         is_local = field != "itself" or every[0].sources["buffer_dtype"].startswith("torch.")
         is_local |= any(end.node is value for end in flow.ends)
+        is_local |= field == "itself" and _is_beside(construction, flow, every[0])
         return field is not ... and is_local and all(map(_is_plain, every))
+
+
+def _is_beside(construction: Construction, flow: Flow, precision: Precision) -> bool:
+    """Whether the dtype of buffers is a name that the function of the constructor has, too."""
+    file, made = construction.context.file, flow.ends[0]
+    is_name = precision.sources["buffer_dtype"].isidentifier()
+    return (
+        is_name
+        and made.file is file
+        and file.function(made.node) is file.function(construction.call)
+    )
 
 
 def _is_plain(precision: Precision) -> bool:

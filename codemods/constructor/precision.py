@@ -119,8 +119,9 @@ def _policy(
         is_always = all(each.sources for each in every)
         return source, _buffers(source, field, literal, is_always=is_always)
     if len(every) == 1 == len(found) and not flow.unknown:
-        # Something else reads the object, too: its dtypes are written again.
-        return _again(construction, every[0], flow.ends[0].node, code)
+        again = _again(construction, every[0], flow.ends[0].node, code)
+        if again is not None:
+            return again
     may_be_none = flow.unknown or None in found or len(every) > 1
     return _made_from(construction, value, code, may_be_none)
 
@@ -155,11 +156,11 @@ def _buffers(source: str, field: str | None, literal: set[str | None], *, is_alw
 
 def _again(
     construction: Construction, given: Precision, made: ast.expr, code: Code
-) -> tuple[str, str]:
-    """FSDP2's policy beside an object of FSDP1's that stays."""
+) -> tuple[str, str] | None:
+    """FSDP2's policy beside an object of FSDP1's that stays: its dtypes are written again, where they mean the same."""
     types = {n: s for n, s in given.sources.items() if n in ("param_dtype", "reduce_dtype")}
     if any("(" in source for source in types.values()) or not construction.is_same(made):
-        raise AtRunTime
+        return None
     if "param_dtype" in types and "reduce_dtype" not in types:
         types["reduce_dtype"] = types["param_dtype"]
     written = ", ".join(f"{n}={types[n]}" for n in ("param_dtype", "reduce_dtype") if n in types)

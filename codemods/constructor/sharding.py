@@ -27,6 +27,7 @@ _KEEPING = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 _NAMES = '("replicate", "shard")'
 _DIMS = f"mesh_dim_names={_NAMES}"
+_WHOLE = "On a mesh of shape ({}, 1) every rank keeps whole parameters"
 _DEVICE_MESH = "torch.distributed.device_mesh"
 
 _BY_RUNTIME = (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)")
@@ -72,9 +73,10 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
             raise AtRunTime
         mesh = ""  # the program's own
     elif construction.value("process_group") is not None:
-        if hybrid is not False:
+        if hybrid is not False and whole is not False:
             raise AtRunTime
-        mesh = _replicated_group(construction, whole, code)
+        code.whole, code.hybrid = whole, hybrid
+        mesh = "" if whole is False else _WHOLE.format("ranks")
     else:
         mesh = _mesh(construction, hybrid, whole, code)
     if choice.enum in " ".join((*code.child.values(), *code.root.values(), *code.above)):
@@ -159,7 +161,7 @@ def _mesh(construction: Construction, hybrid: Condition, whole: Condition, code:
     if hybrid is not False:
         texts.append("The mesh replicates over nodes and shards inside of each")
     if whole is not False:
-        texts.append("On a mesh of shape (world, 1) every rank keeps whole parameters")
+        texts.append(_WHOLE.format("world"))
     return ". ".join(texts)
 
 
@@ -175,17 +177,11 @@ def _branches(otherwise: str, branches: list[tuple[Condition, list[str]]]) -> li
     return [otherwise, *lines]
 
 
-def _replicated_group(construction: Construction, whole: Condition, code: Code) -> str:
-    """The mesh of a group whose ranks may all keep whole parameters."""
-    code.whole = whole
-    return (
-        "" if whole is False else "On a mesh of shape (ranks, 1) every rank keeps whole parameters"
-    )
-
-
 def process_group(construction: Construction, value: ast.expr, code: Code) -> str:
     """`mesh=`, of the group's ranks."""
     context, call = construction.context, construction.call
+    if code.hybrid is not False:
+        return _pair_of_groups(construction, value, code)
     if isinstance(value, ast.Tuple):
         raise AtRunTime
     flow = construction.flow(value)
@@ -218,6 +214,33 @@ def process_group(construction: Construction, value: ast.expr, code: Code) -> st
         code.imports.append(Import("torch", ""))
     code.shared["mesh"] = mesh
     return "becomes a mesh of the group's ranks"
+
+
+def _pair_of_groups(construction: Construction, value: ast.expr, code: Code) -> str:
+    """The mesh of FSDP1's pair of groups, to shard over and to replicate over, which a mesh has the other way round."""
+    context, call = construction.context, construction.call
+    dist, device = distributed(construction, code), device_type(construction, code)
+    group = construction.text(value)
+    names = ("shard_group", "replicate_group", "rows", "mesh")
+    shard, replicate, rows, mesh = (context.local(name, call) for name in names)
+    pair = [
+        f"{shard}, {replicate} = {group}",
+        f"{rows} = [None] * {dist}.get_world_size()",
+        f"{dist}.all_gather_object({rows}, tuple({dist}.get_process_group_ranks({shard})))",
+        f"{mesh} = DeviceMesh.from_group([{replicate}, {shard}], {device}, "
+        f"mesh=torch.tensor(sorted(set({rows}))), {_DIMS})",
+    ]
+    if code.hybrid is not True:
+        pair = [
+            f"if {code.hybrid}:",
+            *(f"    {line}" for line in pair),
+            "else:",
+            f"    {mesh} = DeviceMesh.from_group({group}, {device})",
+        ]
+    code.above += pair
+    code.imports += [Import(_DEVICE_MESH, "DeviceMesh"), Import("torch", "")]
+    code.shared["mesh"] = mesh
+    return "becomes a mesh of two dimensions: the ranks that replicate, and those that shard"
 
 
 def _is_none(node: ast.expr) -> bool:

@@ -460,6 +460,67 @@ if ddp:
     )
 with like_fsdp1(model):
     fully_shard(model, mesh=mesh)
+=== a pair of groups
+model = FSDP(model, process_group=(inner, outer), sharding_strategy=ShardingStrategy.HYBRID_SHARD, sync_module_states=True)
+---
+shard_group, replicate_group = (inner, outer)
+rows = [None] * torch.distributed.get_world_size()
+torch.distributed.all_gather_object(
+    rows, tuple(torch.distributed.get_process_group_ranks(shard_group))
+)
+mesh = DeviceMesh.from_group(
+    [replicate_group, shard_group],
+    "cuda",
+    mesh=torch.tensor(sorted(set(rows))),
+    mesh_dim_names=("replicate", "shard"),
+)
+# Every rank begins with rank 0's values
+for tensor in [*model.parameters(), *model.buffers()]:
+    torch.distributed.broadcast(tensor.detach(), src=0)
+with like_fsdp1(model):
+    fully_shard(model, mesh=mesh)
+=== a pair of groups under a condition
+model = FSDP(model, process_group=groups, sharding_strategy={'node': ShardingStrategy.HYBRID_SHARD, 'all': ShardingStrategy.FULL_SHARD}[kind])
+---
+if kind == 'node':
+    shard_group, replicate_group = groups
+    rows = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(
+        rows, tuple(torch.distributed.get_process_group_ranks(shard_group))
+    )
+    mesh = DeviceMesh.from_group(
+        [replicate_group, shard_group],
+        "cuda",
+        mesh=torch.tensor(sorted(set(rows))),
+        mesh_dim_names=("replicate", "shard"),
+    )
+else:
+    mesh = DeviceMesh.from_group(groups, "cuda")
+with like_fsdp1(model):
+    fully_shard(model, mesh=mesh)
+=== precisions that cast inputs, and do not
+half = MixedPrecision(torch.bfloat16, cast_forward_inputs=True)
+full = MixedPrecision(reduce_dtype=torch.float32)
+p = half if low else full
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=p)
+---
+half = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.bfloat16, cast_forward_inputs=True)
+full = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+p = half if low else full
+with like_fsdp1(model):
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module, mp_policy=p)
+    fully_shard(model, mp_policy=replace(p, cast_forward_inputs=True))
+=== a dtype of buffers by a name
+low, cast = dtypes()
+p = MixedPrecision(param_dtype=low, buffer_dtype=cast)
+model = FSDP(model, mixed_precision=p)
+---
+low, cast = dtypes()
+p = MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low)
+with like_fsdp1(model, buffer_dtype=cast):
+    fully_shard(model, mp_policy=p)
 === a group
 model = FSDP(model, process_group=group)
 ---
