@@ -124,7 +124,7 @@ def sees(context: Context, load: ast.Name, scope: Scope, local: str) -> bool:
 
 
 def may_go(context: Context, name: ast.Name) -> bool:
-    """Whether new code never uses a name that removed code did: one of FSDP1, from wherever it comes, and `partial`."""
+    """Whether new code never uses a name that removed code did: one of FSDP1, of the runtime, and `partial`."""
     if name.id == "torch":  # what takes FSDP1's place is reached through it
         return False
     path: ast.AST = name
@@ -133,7 +133,8 @@ def may_go(context: Context, name: ast.Name) -> bool:
             return True
         parent = context.file.parents[path]
         path = parent if isinstance(parent, ast.Attribute) else context.file.tree
-    return any(dotted.split(".")[0] == "functools" for dotted in context.dotted(name))
+    known = ("functools", RUNTIME.partition(".")[0])
+    return any(dotted.split(".")[0] in known for dotted in context.dotted(name))
 
 
 def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:

@@ -24,6 +24,7 @@ _OF_PARAMETERS = (
 # or among the FSDP1 names that the file refers to; without words, always. `swap` runs after all, on what they leave.
 CODEMODS: dict[str, tuple[str, ...]] = {
     "constructor.form": (),
+    "uses.like_fsdp1": ("like_fsdp1",),
     "uses.state_dicts": ("state_dict", "STATE_DICT"),
     "uses.methods": ("clip_grad_norm_", "no_sync", ".apply", "module"),
     "uses.assumed": (),

@@ -25,7 +25,8 @@ from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.facts.names import TORCH
 
 _NAME = re.compile(r"[^\W\d]\w*")
-_LINE_WITH_LIKE_FSDP1 = "# Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go"
+# What stands above `with like_fsdp1(model):`.
+KEEPS = "# Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go"
 
 
 @dataclass(eq=False)
@@ -345,11 +346,7 @@ def under(
     if not construction.like_fsdp1:
         return lines
     given = ", ".join([model, *options])
-    return [
-        _LINE_WITH_LIKE_FSDP1,
-        f"with like_fsdp1({given}):",
-        *(indent(line, "    ") for line in lines),
-    ]
+    return [KEEPS, f"with like_fsdp1({given}):", *(indent(line, "    ") for line in lines)]
 
 
 def in_function(construction: Construction, code: Code, name: str) -> list[Edit]:
