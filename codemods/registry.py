@@ -48,6 +48,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         *("isinstance", ".module.", "_fsdp_w", "_flat_param", "deepcopy", "convert_sync"),
         *("_parameters", "init"),
     ),
+    "left.wrapped": ("state_dict", ".apply(", "isinstance"),
     "left.parameters": _OF_PARAMETERS,
     "libraries.settings": (
         *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "lightning", "Plugin"),

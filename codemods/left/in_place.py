@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left.taken import is_known_as_whole
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.program import is_module
+from fsdp_migrate.facts.wrapped import wrapped_of
 from fsdp_migrate.findings import Action
 from fsdp_migrate.source import is_test
 
@@ -47,9 +48,16 @@ def find(context: Context) -> Iterator[Found]:
         for call in context.file.calls.get(name, ()):
             owner = getattr(call.func, "value", None) if message == _DRAWN else None
             model = owner or (call.args[0] if call.args else None)
-            if model is not None and context.can_be_model(model):
+            if model is not None and _is_sharded(context, model):
                 if not is_known_as_whole(context, call):
                     yield Found(SHARDED, call, Action.MANUAL, message, f"{name}(...)")
+
+
+def _is_sharded(context: Context, model: ast.expr) -> bool:
+    """Whether an expression can be a sharded model, be it by the name of the module that FSDP1 wrapped."""
+    if context.can_be_model(model):
+        return True
+    return context.plain and wrapped_of(context.models).is_inside(model, context.file)
 
 
 def _classes(context: Context) -> Iterator[tuple[ast.AST, str]]:

@@ -14,6 +14,7 @@ from fsdp_migrate.facts.models import Models, either, is_unbound
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.values import reaching
+from fsdp_migrate.facts.wrapped import wrapped_of
 
 # Where in each item of an iteration the parameter is: (1,) in `for name, p in model.named_parameters()`; `EACH` item of it.
 Path = tuple[int, ...]
@@ -224,6 +225,8 @@ class Taken:
     def _are_of(self, owner: ast.expr, file: File) -> bool:
         """Whether a module's parameters can be sharded: unless it is shown that it is not, nor a part of what is."""
         answer = self.models.sharded(owner, file)
+        if answer is not True and wrapped_of(self.models).is_inside(owner, file):
+            return True  # FSDP1's shards were registered there
         if answer is None and self.proven:
             method = file.function(owner) if getattr(owner, "id", "") == "self" else None
             return method is not None and self.models.called_on(method.name) is True
