@@ -224,7 +224,11 @@ def _takes_children(iterable: ast.expr) -> bool:
 
 def _descends(file: File, function: ast.FunctionDef | ast.AsyncFunctionDef, test: ast.Call) -> bool:
     """Whether a function calls itself, also for what is in a wrapper: so it meets the wrapper and the module in it."""
-    again = [call for call in file.calls.get(function.name, ()) if file.function(call) is function]
+    again = [
+        call
+        for call in file.calls.get(function.name, ())
+        if file.function(call) is function and _is_own(call.func)
+    ]
     decision = next((n for n in file.ancestors(test) if isinstance(n, ast.If)), None)
     if decision is None or test not in ast.walk(decision.test):
         return bool(again)
@@ -232,6 +236,11 @@ def _descends(file: File, function: ast.FunctionDef | ast.AsyncFunctionDef, test
     _, other = _branches(file, decision, expected)
     alone = {node for statement in other for node in ast.walk(statement)}
     return any(call not in alone for call in again)
+
+
+def _is_own(function: ast.expr) -> bool:
+    """`walk(child)` and `self.walk(child)`, and not `model.train()` in a function `train`."""
+    return isinstance(function, ast.Name) or last_name(getattr(function, "value", None)) == "self"
 
 
 def _condition(file: File, test: ast.expr, expected: bool) -> tuple[ast.expr, bool]:

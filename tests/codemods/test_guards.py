@@ -70,6 +70,34 @@ def test_which_walks_meet_both(walked: str, met_both: bool, form: str, tmp_path:
     compile(after, "train.py", "exec")
 
 
+def test_a_method_of_the_model_is_no_recursion(tmp_path: Path) -> None:
+    program = analysed(
+        tmp_path,
+        """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+        def train(model):
+            model.train()
+            save(model)
+
+
+        def save(model):
+            if not isinstance(model, FSDP):
+                print(model)
+                return
+            print(model.state_dict())
+
+
+        def main(net):
+            model = FSDP(net)
+            train(model)
+        """,
+    )
+    assert not [f for f in program.findings if f.action is Action.MANUAL]
+    assert "if not isinstance(model, FSDPModule):" in program.after["train.py"]
+
+
 def test_an_edit_that_another_one_is_in_the_way_of_is_for_a_person(tmp_path: Path) -> None:
     """Left as it is the test would be true of a unit, and its module would be left out."""
     program = analysed(tmp_path, OVERLAP)
