@@ -1,9 +1,12 @@
-"""The calls of FSDP1's class, and what they become. Each is decided by itself, in the order of these modules:
+"""The calls of FSDP1's class, and what they become. Each argument is translated by itself, by its expression.
 
-- `construction`: the call and its arguments, also those of a dictionary that is unpacked.
-- `rows`: a row for each argument, with what the runtime does with it and its translation where the file shows the value;
-  `sharding`, `wrapping` and `precision` have those that take more than a few lines.
-- `silent`: what would change in silence without FSDP1's wrapper, found by a search by name.
-- `layout`: the code, which the rows add to. `form`: what becomes of a call, and what is reported of it. `assumptions`: what the
-  torch form relies on where `uses/assumed` names no line.
+- `construction`: the call and its arguments, also those of a dictionary that is unpacked. `flow`: all that can make the value
+  of an argument, followed back through names, branches, tables and functions.
+- `rows`: a row for each argument, with its rule and the function that writes it. `sharding` (which ranks shard), `wrapping`
+  (which modules are units), `precision` and `devices` (where the model is, and what it holds) have the longer ones.
+- `conditions`: when a strategy is one of some members, in the shape of the expression that chooses it. `options`: the
+  `MixedPrecision` objects of a run that are rewritten where they are made.
+- `layout`: the code that the rows add to, and where it stands. `root`: whether the root frees its parameters after forward.
+- `form`: what becomes of a call, and what is reported of it. `silent`: what would change without an error if there were no
+  wrapper, found by a search by name. `assumptions`: what the torch form relies on.
 """
