@@ -1,7 +1,6 @@
 """The names of an optimizer's parameters, and state dicts that are keyed by them or by numbers."""
 
 import copy
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -30,7 +29,6 @@ def rekey_optim_state_dict(
     A checkpoint of ``optimizer.state_dict()`` has numbers, which mean something only with the order of the
     optimizer's parameters: those of ``optim_input`` or ``optim``, else ``model.parameters()``.
     """
-    warn_of_input(optim_input)
     kinds = {type(key) for key in optim_state_dict["state"]}
     if len(kinds) > 1:
         raise ValueError("the optimizer's state dict mixes names and numbers as keys")
@@ -58,17 +56,6 @@ def rekey_optim_state_dict(
         "state": {new(key): state for key, state in optim_state_dict["state"].items()},
         "param_groups": groups,
     }
-
-
-def warn_of_input(optim_input: object) -> None:
-    """FSDP1's own advice on an argument of its older functions."""
-    if optim_input is not None:
-        warnings.warn(
-            "The `optim_input` argument is deprecated and will be removed after PyTorch 1.13. You may "
-            "remove it from your code without changing its functionality.",
-            FutureWarning,
-            stacklevel=4,
-        )
 
 
 def names_of(model: nn.Module) -> dict[nn.Parameter, str]:

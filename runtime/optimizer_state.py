@@ -53,7 +53,6 @@ def full_optim_state_dict(
     group: dist.ProcessGroup | None = None,
 ) -> StateDict:
     """The whole state of ``optim`` on the CPU, whatever type is set; ``optim_input`` is not needed."""
-    _warn("full_optim_state_dict", "optim_state_dict", optim_input)
     return _save(model, optim, True, rank0_only, group)
 
 
@@ -62,7 +61,6 @@ def sharded_optim_state_dict(
     model: nn.Module, optim: torch.optim.Optimizer, group: dist.ProcessGroup | None = None
 ) -> StateDict:
     """The state of ``optim`` as DTensors on the CPU, for ``torch.distributed.checkpoint``."""
-    _warn("sharded_optim_state_dict", "optim_state_dict")
     return _save(model, optim, False, False, group)
 
 
@@ -103,7 +101,6 @@ def shard_full_optim_state_dict(
 
     With neither ``optim_input`` nor ``optim`` it is of the model's parameters, in the groups of the state dict.
     """
-    _warn("shard_full_optim_state_dict", "optim_state_dict_to_load", optim_input)
     return _to_load(model, _groups(model, optim, optim_input), full_optim_state_dict)
 
 
@@ -116,7 +113,6 @@ def scatter_full_optim_state_dict(
     group: dist.ProcessGroup | None = None,
 ) -> StateDict:
     """:func:`shard_full_optim_state_dict` where only the first rank of ``group`` has it."""
-    _warn("scatter_full_optim_state_dict", "optim_state_dict_to_load", optim_input)
     groups = _groups(model, optim, optim_input)
     return _to_load(model, groups, full_optim_state_dict or {}, _FromRank0(group))
 
@@ -126,7 +122,6 @@ def flatten_sharded_optim_state_dict(
     sharded_optim_state_dict: StateDict, model: nn.Module, optim: torch.optim.Optimizer
 ) -> StateDict:
     """:func:`optim_state_dict_to_load` of what :func:`sharded_optim_state_dict` gives."""
-    _warn("flatten_sharded_optim_state_dict", "optim_state_dict_to_load")
     groups = optimizer_keys.grouped_parameters(model, optim)
     return _to_load(model, groups, sharded_optim_state_dict)
 
@@ -137,18 +132,6 @@ def _groups(
     if optim is None and optim_input is None:
         return None
     return optimizer_keys.grouped_parameters(model, optim, optim_input)
-
-
-def _warn(name: str, instead: str, optim_input: object = None) -> None:
-    """FSDP1's own advice on its older functions, and on an argument of theirs."""
-    warnings.warn(
-        f"``FullyShardedDataParallel.{name}``is being deprecated and is replaced by "
-        f"``FullyShardedDataParallel.{instead}``. ``FullyShardedDataParallel.{name}`` may be removed "
-        "after PyTorch 2.2.",
-        FutureWarning,
-        stacklevel=4,
-    )
-    optimizer_keys.warn_of_input(optim_input)
 
 
 def _rank0_only(model: nn.Module) -> bool:

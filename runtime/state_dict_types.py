@@ -31,14 +31,6 @@ _in_force: WeakKeyDictionary[nn.Module, api.StateDictSettings | None] = WeakKeyD
 
 PREFIX = f"{WRAPPED}."
 
-_DEPRECATED = (
-    "FSDP.state_dict_type() and FSDP.set_state_dict_type() are being deprecated. Please use APIs, "
-    "get_state_dict() and set_state_dict(), which can support different parallelisms, FSDP1, FSDP2, DDP. "
-    "API doc: https://pytorch.org/docs/stable/distributed.checkpoint.html"
-    "#torch.distributed.checkpoint.state_dict.get_state_dict ."
-    "Tutorial: https://pytorch.org/tutorials/recipes/distributed_checkpoint_recipe.html ."
-)
-
 
 @or_fsdp1s
 @contextmanager
@@ -80,7 +72,6 @@ def set_state_dict_type(
     ``torch.distributed.checkpoint.state_dict`` give what their options say. A module without units is left as it is;
     FSDP1's context failed there.
     """
-    warnings.warn(_DEPRECATED, FutureWarning, stacklevel=3)
     found = _settings_of(module)
     if any(each.state_dict_type != found[0].state_dict_type for each in found):
         raise AssertionError("All FSDP modules should have the same state_dict_type.")

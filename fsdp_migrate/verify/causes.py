@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from fsdp_migrate.verify import trained
-from fsdp_migrate.verify.compare import Difference, eps, largest, relative
+from fsdp_migrate.verify.compare import FILES, Difference, eps, largest, relative
 from fsdp_migrate.verify.records import Run
 
 _near = partial(math.isclose, rel_tol=1e-3)
@@ -45,8 +45,15 @@ def find(first: Difference | None, original: Run, migrated: Run, buffers: str) -
     return Cause("unknown", "not known", _where(first))
 
 
-def behind_findings(cause: Cause | None, notes: Sequence[str]) -> Cause | None:
-    """The cause, or what the migration left to people, which comes first where the records show no other."""
+def behind_findings(
+    cause: Cause | None, notes: Sequence[str], saving: Sequence[str] = ()
+) -> Cause | None:
+    """The cause, or what the migration left to people, which comes first where the records show no other.
+
+    `saving` are the findings on what the program saves.
+    """
+    if cause is not None and cause.name == "file-layout" and saving:
+        return Cause("by-hand", saving[0], f"{cause.title}. {cause.advice}")
     left = next((note for note in notes if BY_HAND in note), "")
     if cause is None or cause.name not in ("rounding", "unknown") or not left:
         return cause
@@ -71,6 +78,8 @@ def _shown(first: Difference, original: Run, migrated: Run, buffers: str) -> Sho
         yield "unused-parameters", {"name": first.parameter}
     if first.what == "gradient norm" and original.grad_norms[first.step - 1]:
         yield from _of_norms(first.step - 1, original, migrated)
+    if first.order == FILES and "sharded tensor" in first.text:
+        yield "file-layout", {}
     if buffers:
         yield "buffer-dtype", {"buffers": buffers}
     dtypes = {rank.dtype for run in (original, migrated) for rank in run.ranks}
@@ -177,6 +186,12 @@ _CAUSES = {
         "a buffer is kept in another precision: {buffers}",
         "FSDP2 leaves buffers alone: what MixedPrecision(buffer_dtype=...) did must be done by hand, "
         "buffer.data = buffer.to(dtype) for each, before the first forward; FSDP1 kept BatchNorm in float32.",
+    ),
+    "file-layout": (
+        "one program saves whole tensors, the other shards that know their place (DTensors)",
+        "torch.load(..., weights_only=True) of DTensors fails unless torch.distributed.tensor was imported, and each file has "
+        "one rank's part. Save what get_model_state_dict or get_optimizer_state_dict returns with "
+        "StateDictOptions(full_state_dict=True, cpu_offload=True), or use torch.distributed.checkpoint.",
     ),
     "rounding": (
         "the model computes in {dtype}, and no difference is larger than {units:.2g} of its units of rounding",

@@ -15,6 +15,7 @@ from fsdp_migrate.verify.options import TIMEOUT, Progress
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.processes import Interrupted, interruptible
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
+from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.views.terminal import is_terminal, say
 
 _PROGRAM = click.Path(exists=True, path_type=Path)
@@ -125,6 +126,12 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     type=click.File("a", encoding="utf-8", lazy=False),
     help="Append the result as Markdown to this file, as to $GITHUB_STEP_SUMMARY.",
 )
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show in full what each `like_fsdp1` did, and the call without the switches that may be off.",
+)
 @click.pass_context
 def verify_command(
     context: click.Context,
@@ -139,6 +146,7 @@ def verify_command(
     json_file: IO[str] | None,
     report: IO[str] | None,
     summary: IO[str] | None,
+    verbose: bool,
     **options: Any,
 ) -> None:
     """Run SCRIPT before and after its migration and compare every loss and gradient norm.
@@ -154,13 +162,16 @@ def verify_command(
         if node_rank is None or rdzv_endpoint is None or records is None:
             raise Unverifiable("--nnodes needs --node-rank, --rdzv-endpoint and --records")
         nodes = Nodes(nnodes, node_rank, rdzv_endpoint, rdzv_id, records)
+    progress = _Progress()
     try:
         with interruptible():
-            verdict = verify(script, migrated, nodes=nodes, progress=_Progress(), **options)
+            verdict = verify(script, migrated, nodes=nodes, progress=progress, **options)
     except Interrupted as interrupt:
+        progress.leave_line()
         say(f"fsdp-migrate verify: {interrupt}; nothing is left running", err=True)
         context.exit(interrupt.status)
     except ProgramFailed as failure:
+        progress.leave_line()
         say("\n".join([failure.details, *failure.before]), err=True)
         say(f"fsdp-migrate verify: {failure}", err=True, fg="red", bold=True)
         if summary is not None:
@@ -171,14 +182,29 @@ def verify_command(
         # All nodes know the result; the first one reports it.
         say(f"node {nodes.number}: {verdict.line()}", err=True)
         context.exit(code)
+    page = _write(verdict, name, json_file, report, summary)
+    on_stdout = any(file and file.name == "<stdout>" for file in (json_file, report))
+    show(verdict, err=on_stdout, verbose=verbose, page=page)
+    context.exit(code)
+
+
+def _write(
+    verdict: Verdict,
+    name: str,
+    json_file: IO[str] | None,
+    report: IO[str] | None,
+    summary: IO[str] | None,
+) -> Path | None:
+    """Write the reports that were asked for; returns where the page is."""
     if json_file is not None:
         json_file.write(f"{json.dumps(verdict.to_json(), indent=2, allow_nan=False)}\n")
-    if report is not None:
-        report.write(render(verdict, name))
     if summary is not None:
         summary.write(markdown(verdict, name))
-    show(verdict, err=json_file is not None and json_file.name == "<stdout>")
-    context.exit(code)
+    if report is None:
+        return None
+    report.write(render(verdict, name))
+    report.flush()
+    return None if report.name == "<stdout>" else Path(report.name)
 
 
 class _Progress(Progress):
@@ -187,6 +213,13 @@ class _Progress(Progress):
     def __init__(self) -> None:
         self._terminal = is_terminal()
         self._begun = time.monotonic()
+        self._is_on_line = False
+
+    def leave_line(self) -> None:
+        """What is printed next begins on a line of its own: the terminal may have written ^C to this one."""
+        if self._is_on_line:
+            click.echo(err=True)
+            self._is_on_line = False
 
     def stage(self, text: str) -> None:
         self._clear()
@@ -197,7 +230,9 @@ class _Progress(Progress):
             self._clear()
             seconds = f"{time.monotonic() - self._begun:.0f} s"
             click.echo(f"{text or 'starting'}, {seconds}", nl=False, err=True)
+            self._is_on_line = True
 
     def _clear(self) -> None:
         if self._terminal:
             click.echo(b"\r\x1b[K", nl=False, err=True)
+            self._is_on_line = False

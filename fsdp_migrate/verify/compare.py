@@ -25,8 +25,8 @@ def floor(dtype: str) -> float:
     return max(TOLERANCE, eps(dtype))
 
 
-AFTER = 7
-"""The order of what is compared when the programs have ended."""
+AFTER, FILES = 5, 7
+"""The order of what is compared when the programs have ended, and of files; 5 are the last parameters, 6 the last buffers."""
 
 
 @dataclass(frozen=True, order=True)
@@ -35,11 +35,11 @@ class Difference:
 
     Attributes:
         step: the optimizer step, counted from 1; 0 is the start.
-        order: within a step: what a program computes first comes first; 5 are the last parameters, 6 the last buffers, and
-            `AFTER` is what is left when it has ended.
+        order: within a step: what a program computes first comes first; from `AFTER` on what is left when it has ended.
         rank: -1 for what all ranks share.
         index: of a loss, which one of the rank's it is, counted from 0.
         parameter: what it began with, where that is known.
+        late: a loss after the last step.
     """
 
     step: int
@@ -49,13 +49,20 @@ class Difference:
     text: str
     index: int = -1
     parameter: str = ""
+    late: bool = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is at no step: the step would be one more than the programs have."""
+        return self.late or self.order >= AFTER
 
     def __str__(self) -> str:
-        if self.order == AFTER:
-            return f"{self.what}: {self.text}"
         if self.what.startswith("last "):
             return f"{self.what} differ: {self.text}"
+        if self.order >= AFTER:
+            return f"{self.what}: {self.text}"
         where = f"step {self.step}" if self.step else "the start"
+        where = "a backward after the last step" if self.late else where
         where += f" on rank {self.rank}" if self.rank >= 0 else ""
         began = f", begins with {self.parameter}" if self.parameter else ""
         return f"{self.what} differs first at {where}: {self.text}{began}"
@@ -150,7 +157,8 @@ def _losses(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
         step = one.loss_steps[index]
         nth = index - one.loss_steps.index(step) + 1
         text = f" (backward {nth} of the step)" if one.loss_steps.count(step) > 1 else ""
-        yield Difference(step, 1, one.rank, "loss", _against(a, b) + text, index)
+        late = step > len(one.squares) and step > len(other.squares)
+        yield Difference(step, 1, one.rank, "loss", _against(a, b) + text, index, late=late)
 
 
 def _rates(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fsdp_migrate.checkpoint.errors import Refused, Unreadable
 from fsdp_migrate.verify import outputs
-from fsdp_migrate.verify.compare import AFTER, Difference, close
+from fsdp_migrate.verify.compare import FILES, Difference, close
 from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.sources import Sources
 from fsdp_migrate.verify.values import beyond
@@ -134,7 +134,7 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _difference(step: int, name: str, text: str) -> Difference:
-    return Difference(step, AFTER, -1, f"checkpoint {name}", text)
+    return Difference(step, FILES, -1, f"checkpoint {name}", text)
 
 
 def _compare_checkpoints(

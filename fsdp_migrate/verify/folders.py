@@ -12,6 +12,7 @@ from difflib import unified_diff
 from pathlib import Path
 
 from fsdp_migrate import git
+from fsdp_migrate.verify.entries import proposal
 from fsdp_migrate.verify.errors import Unverifiable
 
 _LEFT_OUT = shutil.ignore_patterns(
@@ -61,7 +62,7 @@ def copy(
     if not repository and (entry is not None or links):
         raise Unverifiable(f"{path} is a script: --entry and --link are for a folder")
     if repository and entry is None:
-        raise Unverifiable(f"{path} is a folder: name the script to run with --entry")
+        raise Unverifiable(f"{path} is a folder: {proposal(path)}")
     folder = path.resolve() if repository else path.resolve().parent
     script = _below(folder, entry or Path(path.resolve().name))
     if script is None or not script.is_file():

@@ -136,9 +136,10 @@ class Pair:
             sources,
         )
         verdict = verdict.also(found.differences)
+        saving = [left.text(finding) for finding in left.about(r"state_dict|save|load")]
         verdict = replace(
             verdict,
-            cause=causes.behind_findings(verdict.cause, notes),
+            cause=causes.behind_findings(verdict.cause, notes, saving),
             files=found.files,
             printed=[*verdict.printed, *found.printed],
             uncompared=[*idle, *found.unread, *verdict.uncompared, *_never(found.files, verdict)],

@@ -189,11 +189,13 @@ def _other_texts(
     else:
         texts = [(line, f"only the original has {line.shown!r}") for line in missing]
         texts += [(line, f"only the migrated program has {line.shown!r}") for line in additional]
+    # `(_fsdp_wrapped_module): Net(` of a printed model is `Net(` without the wrapper.
+    wrapped = [one.text for one in missing if _OF_LAYOUT.search(one.text)]
     more = len(texts) - _TEXTS
     for number, (line, text) in enumerate(texts[:_TEXTS], 1):
         rest = f" (and {more} more lines)" if number == _TEXTS and more > 0 else ""
         cause = sources.finding(line.text)
-        if not cause and _OF_LAYOUT.search(text):
+        if not cause and (_OF_LAYOUT.search(text) or any(line.text in one for one in wrapped)):
             cause = "FSDP1 and FSDP2 have other classes of modules and tensors, and their text names them"
         yield Printed(rank, line.words, text + rest, cause, place)
 

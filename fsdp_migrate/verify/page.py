@@ -66,14 +66,15 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     if cause := verdict.cause:
         yield f"<p><b>Cause: {escape(cause.title)}.</b> {escape(cause.advice)}</p>"
     yield from where_page.links(verdict.where)
-    items = (f"<li>{escape(text)}</li>" for text in [*verdict.remarks, *verdict.seen])
+    items = (f"<li>{escape(text)}</li>" for text in [*verdict.remarks, *verdict.seen()])
     yield f"<ul>{''.join(items)}</ul>"
 
 
 def _charts(verdict: Verdict) -> Iterator[str]:
     one, other = verdict.original, verdict.migrated
     runs = {"original": one, "migrated": other}
-    mark = verdict.first.step if verdict.first else 0
+    first = verdict.first
+    mark = first.step if first and not first.ended else 0
     both = zip(_places(one), one.backwards, other.backwards, strict=False)
     losses = [(place, farthest(*pair) or 0.0) for place, *pair in both]
     pairs = zip(one.grad_norms, other.grad_norms, strict=False)
@@ -184,7 +185,10 @@ _RANKS = (
 
 
 def _ranks(verdict: Verdict) -> Iterator[Sequence[str]]:
-    firsts = {found.rank: found.step for found in sorted(verdict.differences, reverse=True)}
+    firsts = {
+        found.rank: "after the last" if found.ended else found.step
+        for found in sorted(verdict.differences, reverse=True)
+    }
     pairs = itertools.zip_longest(verdict.original.ranks, verdict.migrated.ranks)
     for number, (one, other) in enumerate(pairs):
         losses = [rank.losses if rank else [] for rank in (one, other)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.views.text import counted
 
 NAME = "like_fsdp1"
 _SHOWN = 3
@@ -68,6 +69,13 @@ class Line:
         did = "; ".join(_words(name, **done) for name, done in self.acted.items())
         rest = f". This run needed no more of it, so you may write `{self.edit}`"
         return f"{start} {did}{rest if self.edit else ''}"
+
+    def brief(self) -> str:
+        """What the run needed of it, and how many switches may go, without the call that says so."""
+        if self.may_go:
+            return self.text()
+        may_go = f"; {counted(len(self.idle), 'other switch')} may be off (-v shows the call)"
+        return f"{self.place} {self.call}: needed for {', '.join(self.acted)}{may_go if self.edit else ''}"
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""

@@ -1,7 +1,10 @@
 """The result in the terminal, the verdict in its last line, and as a few lines of Markdown."""
 
 import itertools
+import math
 from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
 
 from fsdp_migrate.verify.compare import farthest
 from fsdp_migrate.verify.errors import ProgramFailed
@@ -12,12 +15,17 @@ from fsdp_migrate.views.terminal import say
 _ROWS = 24
 """Rows of the table at most; of a longer run the middle is left out."""
 
+_FEW, _WIDTH, _BARS = 4, 60, "▁▂▃▄▅▆▇█"
+"""Of so few losses no curve is drawn; a curve has at most so many bars."""
+
 Row = tuple[str, str, str, str]
 _HEADER: Row = ("step", "original", "migrated", "difference")
 
 
-def show(verdict: Verdict, err: bool = False) -> None:
-    """Print a verdict."""
+def show(
+    verdict: Verdict, err: bool = False, *, verbose: bool = False, page: Path | None = None
+) -> None:
+    """Print a verdict; `page` is where it was written as a page."""
     ranks = len(verdict.original.ranks)
     for text in verdict.remarks:
         say(text, err, dim=True)
@@ -29,7 +37,11 @@ def show(verdict: Verdict, err: bool = False) -> None:
         cells = (cell.rjust(width) for cell, width in zip(row, (8, 14, 14, 12), strict=True))
         same = row[3] in ("0", "…", _HEADER[3])
         say("".join(cells), err, **({} if same else {"fg": "yellow"}))
-    for text in verdict.seen:
+    for text in _curves(verdict):
+        say(text, err)
+    link = page.resolve().as_uri() if page else "add --report FILE.html"
+    say(f"curves of losses and gradient norms, and the diff: {link}", err, dim=True)
+    for text in verdict.seen(verbose):
         say(text, err, fg="yellow")
     for found in verdict.where:
         say(f"differs at {found}", err, fg="yellow")
@@ -41,12 +53,41 @@ def show(verdict: Verdict, err: bool = False) -> None:
 def _rows(verdict: Verdict) -> Iterator[Row]:
     runs = verdict.original, verdict.migrated
     longer = max(([*run.places] for run in runs), key=len)
+    steps = max(len(rank.squares) for run in runs for rank in run.ranks)
     both = itertools.zip_longest(*(run.backwards for run in runs), fillvalue=[])
     for (step, nth, several), (losses, others) in zip(longer, both, strict=True):
         name = f"{step}.{nth}" if several > 1 else str(step)
+        name = name if step <= steps else "after"
         most = farthest(losses, others)
         apart = "-" if most is None else f"{most:.2e}" if most else "0"
         yield name, _mean(losses), _mean(others), apart
+
+
+def _curves(verdict: Verdict) -> Iterator[str]:
+    """Both programs' losses as bars on one scale, if there are more than a few."""
+    runs = {"original": verdict.original, "migrated": verdict.migrated}
+    means = {name: [*map(fmean, run.backwards)] for name, run in runs.items()}
+    numbers = [loss for losses in means.values() for loss in losses if math.isfinite(loss)]
+    if len(numbers) <= 2 * _FEW:
+        return
+    low, high = min(numbers), max(numbers)
+    yield f"loss from {low:.4g} to {high:.4g}, the first step on the left"
+    for name, losses in means.items():
+        yield f"{name:>10}  {''.join(_bar(loss, low, high) for loss in _thinned(losses))}"
+
+
+def _thinned(losses: list[float]) -> list[float]:
+    """As many losses as fit on a line, evenly spread."""
+    if len(losses) <= _WIDTH:
+        return losses
+    return [losses[place * (len(losses) - 1) // (_WIDTH - 1)] for place in range(_WIDTH)]
+
+
+def _bar(loss: float, low: float, high: float) -> str:
+    if not math.isfinite(loss):
+        return "?"
+    share = (loss - low) / (high - low) if high > low else 0.0
+    return _BARS[round(share * (len(_BARS) - 1))]
 
 
 def _mean(losses: list[float]) -> str:
@@ -64,7 +105,7 @@ def markdown(verdict: Verdict, name: str) -> str:
         f"{k}: {v}" for k, v in verdict.environment.items() if k in ("commit", "date", "command")
     )
     lines += [f"- differs at {escaped(str(found))}" for found in verdict.where]
-    found = [*verdict.seen, *verdict.remarks, *ran]
+    found = [*verdict.seen(), *verdict.remarks, *ran]
     return "\n".join([*lines, "", *(f"- {escaped(text)}" for text in found), ""])
 
 

@@ -20,7 +20,7 @@ _PARAMETERS = 50
 """At most so many parameters in the JSON."""
 
 _LISTED = 12
-"""At most so many things that were compared are named in a text."""
+"""At most so many files that were compared are named in a text."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +136,12 @@ class Verdict(Comparison):
     @property
     def remarks(self) -> Iterator[str]:
         """What every report says beside the verdict, a line each."""
-        compared = [*self.compared]
-        more = (
-            [f"{counted(len(compared) - _LISTED, 'more file')}"] if len(compared) > _LISTED else []
-        )
-        yield f"compared: {'; '.join([*compared[:_LISTED], *more])}"
+        trained = [*self.compared][: -len(self.files) or None]
+        yield f"compared: {'; '.join(trained)}"
+        if self.files:
+            rest = len(self.files) - _LISTED
+            more = [f"{counted(rest, 'more file')}"] if rest > 0 else []
+            yield f"compared files: {'; '.join([*self.files[:_LISTED], *more])}"
         for text in self.uncompared:
             yield f"not compared: {text}"
         if told := clipping.told(self.original, self.migrated):
@@ -165,10 +166,9 @@ class Verdict(Comparison):
         others = {found.what: found for found in reversed(self.differences)}
         yield from (f"also: {found}" for found in [*others.values()][::-1] if found != self.first)
 
-    @property
-    def seen(self) -> Iterator[str]:
-        """What the migrated program's run showed: what `like_fsdp1` did, the runtime's warnings, numbers in print."""
-        yield from (line.text() for line in self.quirks)
+    def seen(self, verbose: bool = True) -> Iterator[str]:
+        """What the migrated program's run showed: what `like_fsdp1` did, the runtime's warnings, what is printed otherwise."""
+        yield from (line.text() if verbose else line.brief() for line in self.quirks)
         for said in self.migrated.said:
             yield f"{said['place']} {said['code']}: {said['message']}"
         yield from map(str, self.printed)
@@ -253,7 +253,7 @@ def _difference(first: Difference | None) -> dict[str, Any] | None:
         return None
     return {
         "what": first.what,
-        "step": first.step,
+        "step": None if first.ended else first.step,
         "rank": first.rank if first.rank >= 0 else None,
         "text": first.text,
         "parameter": first.parameter or None,

@@ -119,5 +119,5 @@ def _counts(counts: Counter[Action]) -> str:
 
 def counted(number: int, noun: str) -> str:
     """`1 loss`, `2,000 losses`."""
-    plural = "es" if noun.endswith("s") else "s"
+    plural = "es" if noun.endswith(("s", "ch")) else "s"
     return f"{number:,} {noun}" + (plural if number != 1 else "")

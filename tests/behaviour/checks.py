@@ -223,3 +223,21 @@ def a_batch_norm_in_low_precision_is_refused() -> None:
     shard(runtime.run_in_full_precision)
     with pytest.raises(ValueError, match="FSDP213"):
         shard(id)
+
+
+@check()
+def nothing_is_called_deprecated() -> None:
+    """FSDP1's own advice to leave it is not repeated: the program has done so."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        for strategy in (runtime.ShardingStrategy.FULL_SHARD, runtime.ShardingStrategy.NO_SHARD):
+            model = FullyShardedDataParallel(tiny(), sharding_strategy=strategy)
+            optimizer = torch.optim.Adam(model.parameters())
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            with runtime.state_dict_type(model, runtime.StateDictType.FULL_STATE_DICT):
+                model.load_state_dict(model.state_dict())
+            given = list(model.parameters())
+            state = runtime.full_optim_state_dict(model, optimizer, given, rank0_only=False)
+            runtime.shard_full_optim_state_dict(state, model, given)
+            runtime.rekey_optim_state_dict(state, runtime.OptimStateKeyType.PARAM_ID, model, given)

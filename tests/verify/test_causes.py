@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fsdp_migrate.verify import causes
-from fsdp_migrate.verify.compare import Difference, compare
+from fsdp_migrate.verify.compare import FILES, Difference, compare
 from fsdp_migrate.verify.records import Run
 
 from .written import rank
@@ -95,3 +95,18 @@ def test_other_first_values_are_told_as_such() -> None:
         found = causes.find(first, RIGHT, RIGHT, "")
         assert found is not None
         assert found.name == expected
+
+
+def test_a_file_of_shards_has_its_cause_and_the_finding_on_it() -> None:
+    text = "state.0.exp_avg is a plain tensor against a sharded tensor (DTensor or ShardedTensor)"
+    first = Difference(4, FILES, -1, "checkpoint opt0.pt", text)
+    found = causes.find(first, RIGHT, RIGHT, "")
+    assert found is not None
+    assert found.name == "file-layout"
+    assert "weights_only=True" in found.advice
+    known = causes.behind_findings(found, [], ["FSDP335 at train.py:9"])
+    assert known is not None
+    assert (known.name, known.title) == ("by-hand", "FSDP335 at train.py:9")
+    values = causes.find(replace(first, text="w by up to 0.5"), RIGHT, RIGHT, "")
+    assert values is not None
+    assert values.name == "unknown"

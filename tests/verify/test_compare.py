@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.cli import exit_code
-from fsdp_migrate.verify.compare import Comparison, Difference, compare
+from fsdp_migrate.verify.compare import FILES, Comparison, Difference, compare
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
@@ -145,6 +145,53 @@ def test_a_long_table_keeps_both_ends(shown: Callable[[Verdict], list[str]]) -> 
     assert {"1", "12", "289", "300", "…"} <= set(steps)
     assert len(steps) < 60
     assert "differs first at step 150" in shown(verdict(run(losses), run(other)))[-1]
+
+
+@pytest.mark.parametrize("steps", [20, 1, 300])
+def test_curves_are_drawn_of_more_than_a_few_losses(
+    steps: int, shown: Callable[[Verdict], list[str]]
+) -> None:
+    losses = [float(steps - n) for n in range(steps)]
+    lines = shown(verdict(run(losses), run([*losses[:-1], math.nan])))
+    curves = [line.split()[1] for line in lines if line.split()[0] in ("original", "migrated")]
+    assert len(curves) == (2 if steps > 4 else 0)
+    for curve in curves:
+        assert len(curve) == min(steps, 60)
+        assert curve.startswith("██" if steps == 300 else "█")
+    assert [curve[-1] for curve in curves] == (["▁", "?"] if curves else [])
+    assert any("add --report FILE.html" in line for line in lines)
+
+
+def test_what_was_compared_is_listed(shown: Callable[[Verdict], list[str]]) -> None:
+    files = [f"m{number}.pt (3 tensors, 0 other values)" for number in range(20)]
+    result = replace(verdict(run([3.0, 2.0], [3.0, 2.0]), run([3.0, 2.0], [3.0, 2.0])), files=files)
+    trained, written = shown(result)[:2]
+    assert trained == (
+        "compared: 2 losses on each of 2 ranks; the gradient norm and the learning rates of 2 steps; "
+        "1 parameter after the last step, and the buffers"
+    )
+    assert written.startswith("compared files: m0.pt (3 tensors, 0 other values); m1.pt")
+    assert written.endswith("m11.pt (3 tensors, 0 other values); 8 more files")
+    assert result.to_json()["compared"][-1] == files[-1]
+
+
+def test_what_is_compared_at_the_end_is_at_no_step() -> None:
+    twenty = [1.0] * 20
+    file = Difference(21, FILES, -1, "checkpoint a/m.pt", "w by up to 1")
+    result = replace(verdict(run(twenty), run(twenty)), differences=[file])
+    assert result.line() == (
+        "different: checkpoint a/m.pt: w by up to 1; largest difference of a loss 0"
+    )
+    assert result.to_json()["first_difference"]["step"] is None
+    late = [
+        replace(rank(twenty), losses=[*twenty, 1.0 + n], loss_steps=[*range(1, 22)])
+        for n in range(2)
+    ]
+    found = compare(*(Run([one], 1.0) for one in late), 1e-6)
+    told = "loss differs first at a backward after the last step on rank 0: 1 against 2"
+    assert [str(difference) for difference in found.differences] == [told]
+    fewer = compare(run(twenty), run(twenty[:18]), 1e-6)
+    assert first(fewer).startswith("number of backwards differs first at step 19")
 
 
 def test_the_summary_is_markdown() -> None:

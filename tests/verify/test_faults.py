@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fsdp_migrate.verify import failures, processes
+from fsdp_migrate.verify import command, failures, processes
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.records import Rank
@@ -179,3 +180,27 @@ def test_an_interruption_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
         assert status != 0, output
         assert list((folder / "tmp").iterdir()) == [], output
         assert left(folder / "tmp") == [], output
+
+
+@linux
+@pytest.mark.parametrize("ending", ["interrupt", "failure", "result"])
+def test_on_a_terminal_each_message_has_its_own_line(
+    ending: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def verify(*_: object, progress: Any, **options: object) -> Any:
+        progress.stage("running")
+        progress.now("original: step 3")
+        if ending == "interrupt":
+            raise processes.Interrupted(signal.SIGINT)
+        if ending == "failure":
+            raise ProgramFailed("original", "no", "Traceback")
+        progress.stage("comparing")
+        raise ProgramFailed("original", "no", "Traceback")
+
+    monkeypatch.setattr(command, "verify", verify)
+    monkeypatch.setattr(command, "is_terminal", lambda: True)
+    with pytest.raises(SystemExit):
+        command.verify_command([__file__])
+    lines = capsys.readouterr().err.replace("\r\x1b[K", "\n").splitlines()
+    assert "original: step 3, 0 s" in lines
+    assert any(line.startswith(("fsdp-migrate verify: ended by", "Traceback")) for line in lines)

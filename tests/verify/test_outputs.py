@@ -92,7 +92,7 @@ def test_what_is_printed_is_no_verdict(ones: list[str], others: list[str], cause
     assert bool(line.cause) == bool(cause)
     text = "same: 1 loss on 2 ranks bitwise equal, largest difference 0; 1 printed line differs"
     assert judged.line() == text
-    assert str(line) in judged.seen
+    assert str(line) in judged.seen()
 
 
 def test_that_nothing_was_trained_is_said() -> None:

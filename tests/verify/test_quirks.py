@@ -79,6 +79,20 @@ def test_what_is_switched_off_stays_so_and_a_flag_is_replaced(tmp_path: Path) ->
     ]
 
 
+def test_without_verbose_the_switches_are_one_short_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SOURCE)
+    acted: Any = {name: (1, ["x"]) for name in KNOWN}
+    for given, expected in (
+        ({"zero_gradients": (3, ["a"])}, "needed for zero_gradients; 2 other switches may be off (-v shows the call)"),
+        (acted, "needed for zero_gradients, whole_state_dicts, class_names, interface"),
+        ({}, "this run needed nothing of it, so you may remove the line and dedent its block, unless code "
+         "compares names of classes"),
+    ):  # fmt: skip
+        ran = Run([Rank(0, [], [], [], [], quirks=[record("train.py:4", **given)])], 1.0)
+        (line,) = quirks.read(ran, tmp_path)
+        assert line.brief() == f"train.py:4 like_fsdp1(model): {expected}"
+
+
 def test_where_all_acted_there_is_nothing_to_change(tmp_path: Path) -> None:
     acted: Any = {name: (1, ["x"]) for name in KNOWN}
     (line,) = told(tmp_path, [record("elsewhere.py:4", **acted, newer=(2, ["y"]))])

@@ -7,30 +7,21 @@ import torch
 import torch.distributed as dist
 
 from ..registry import holds
-from .common import batches, error, full, in_blocks, net, said, train
+from .common import batches, error, full, in_blocks, net, train
 from .optimizers import load, plain, same, saved, stepped
 
 
 @holds()
-def deprecation(api: Any) -> Any:
-    """The older functions warn that they are deprecated, and what replaces them, and accept `optim_input` with a warning."""
+def input_of_an_optimizer(api: Any) -> Any:
+    """The older functions take the parameters as `optim_input`, too."""
     model, optimizer = stepped(api, use_orig_params=False)
-    given, local, found = list(model.parameters()), net(), []
-    whole, key = {"rank0_only": False}, api.fully_sharded_data_parallel.OptimStateKeyType.PARAM_ID
-
-    def saves(**options: Any) -> list[str]:
-        take = api.FSDP.full_optim_state_dict
-        return said(lambda: found.append(plain(take(model, optimizer, **whole, **options))))
-
-    texts = saves()
-    assert len(texts) > 0
-    texts += saves(optim_input=given)
-    texts += said(lambda: api.FSDP.shard_full_optim_state_dict(found[0], model, optim=optimizer))
-    texts += said(lambda: api.FSDP.sharded_optim_state_dict(model, optimizer))
+    local, key = net(), api.fully_sharded_data_parallel.OptimStateKeyType.PARAM_ID
+    save, whole = api.FSDP.full_optim_state_dict, {"rank0_only": False}
+    found = [plain(save(model, optimizer, **whole))]
+    found.append(plain(save(model, optimizer, optim_input=list(model.parameters()), **whole)))
     given = list(local.parameters())
-    rekey = api.FSDP.rekey_optim_state_dict
-    texts += said(lambda: rekey(found[0], key, local, optim_input=given))
-    return [t for t in texts if "is being deprecated" in t or "optim_input" in t], found
+    api.FSDP.rekey_optim_state_dict(found[0], key, local, optim_input=given)
+    return found
 
 
 @holds()

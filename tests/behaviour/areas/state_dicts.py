@@ -331,13 +331,6 @@ def registered_hooks(api: Any) -> Any:
 
 
 @holds()
-def deprecation(api: Any) -> Any:
-    """`state_dict_type` and `set_state_dict_type` warn that they are deprecated."""
-    model, types = common.in_blocks(api), api.StateDictType
-    return common.said(lambda: api.FSDP.set_state_dict_type(model, types.FULL_STATE_DICT))
-
-
-@holds()
 def parts_that_are_skipped(api: Any) -> Any:
     """A part that is attached after wrapping keeps its own entry."""
     model = common.net()
