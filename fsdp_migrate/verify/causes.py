@@ -188,9 +188,9 @@ _CAUSES = {
         "buffer.data = buffer.to(dtype) for each, before the first forward; FSDP1 kept BatchNorm in float32.",
     ),
     "file-layout": (
-        "one program saves whole tensors, the other shards that know their place (DTensors)",
-        "torch.load(..., weights_only=True) of DTensors fails unless torch.distributed.tensor was imported, and each file has "
-        "one rank's part. Save what get_model_state_dict or get_optimizer_state_dict returns with "
+        "one program saves plain tensors, the other DTensors, of which a file has one rank's part",
+        "torch.load(..., weights_only=True) of DTensors fails unless torch.distributed.tensor was imported. "
+        "Save what get_model_state_dict or get_optimizer_state_dict returns with "
         "StateDictOptions(full_state_dict=True, cpu_offload=True), or use torch.distributed.checkpoint.",
     ),
     "rounding": (
