@@ -20,7 +20,7 @@ SIGNATURE = tuple(
     param_init_fn device_id sync_module_states forward_prefetch limit_all_gathers use_orig_params ignored_states
     device_mesh""".split()  # noqa: SIM905
 )
-# Spellings of torch 1.11 to 2.0.
+# Spellings of torch 1.11 and of torch 2.0.
 FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters": "ignored_states"}
 
 # What makes units, as findings name it.
