@@ -98,7 +98,7 @@ def test_last_parameters_are_told_by_the_first_that_differs() -> None:
     assert result.line().startswith("different: last parameters differ: w by up to 0.001; largest")
     assert result.to_json()["first_difference"] == {
         "what": "last parameters",
-        "step": 2,
+        "step": None,
         "rank": None,
         "text": "w by up to 0.001",
         "parameter": "w",
