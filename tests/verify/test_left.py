@@ -70,6 +70,7 @@ def left(tmp_path: Path) -> Left:
     [
         ([13], LOAD),  # inside of a call of several lines
         ([9, 8], COUNT),  # the innermost line counts
+        ([5, 8], COUNT),  # of two lines with findings, too
         ([5], WRAPPED),  # a line that the migration has written
         ([12, 1], LOAD),  # the innermost frame has none
         ([15], OTHER),  # the construct is the same, in another file of this name
