@@ -40,6 +40,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),
         *("Adafactor", "LBFGS", "Rprop", "fused", "ShardedTensor"),
     ),
+    "left.first_values": ("seed",),
     "left.optimizer_files": ("state_dict",),
     "left.clip_local_norm": ("clip_grad_norm_",),
     "left.norms_over_ranks": ("all_reduce",),

@@ -35,9 +35,11 @@ def find(context: Context) -> Iterator[Found]:
             yield from _attribute(context, attribute)
     yield from _asked_for(context)
     if context.models.shards():
-        for name in sorted(_OF_FLAT & context.file.attributes.keys()):
+        names = _OF_FLAT | {"flat_param"} if _speaks(context) else _OF_FLAT
+        for name in sorted(names & context.file.attributes.keys()):
             for attribute in context.file.attributes[name]:
-                if not _asks_first(context.file, attribute):
+                is_found = getattr(attribute.value, "attr", "") in ATTRIBUTES
+                if not is_found and not _asks_first(context.file, attribute):
                     yield Found(ATTRIBUTE, attribute, Action.MANUAL, FLAT, f".{name}")
     yield from _flat_names(context)
 
@@ -69,8 +71,7 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         else:
             yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
         return
-    speaks = bool(context.references) or "distributed.fsdp._" in context.file.text
-    likely = name in _UNMISTAKABLE or (name in _LIKELY and speaks)
+    likely = name in _UNMISTAKABLE or (name in _LIKELY and _speaks(context))
     is_self = isinstance(owner, ast.Name) and owner.id == "self"
     may_be_meant = (
         context.can_be_model(owner) or _is_tested(context, attribute) or (likely and not is_self)
@@ -79,6 +80,11 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         of_flat = getattr(context.file.parents[attribute], "attr", "") == "flat_param"
         message = FLAT if of_flat else ATTRIBUTES[name]
         yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
+
+
+def _speaks(context: Context) -> bool:
+    """Whether a file names something of FSDP1, also of its private modules."""
+    return bool(context.references) or "distributed.fsdp._" in context.file.text
 
 
 def _is_tested(context: Context, attribute: ast.Attribute) -> bool:

@@ -324,3 +324,19 @@ def main(model, resume, rank):
         program.partition("    torch.save")[0].replace('torch.load("model.pth")', "resume") + back
     )
     assert analysed(tmp_path, again).codes("optimizer.state_dict") == set()
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        ("import torch.distributed.fsdp._traversal_utils as traversal\n", {"FSDP366"}),
+        ("import fairscale\n", set()),
+    ],
+)
+def test_what_is_read_from_handles_that_a_function_gave(
+    head: str, found: set[str], tmp_path: Path
+) -> None:
+    (tmp_path / "sharding.py").write_text(SHARDED, "utf-8")
+    program = f"{head}for handle, other in zip(handles_of(a), handles_of(b)):\n    update(handle.flat_param, other)\n"
+    program += "# for models that FSDP shards: fsdp_handles(model)\n"
+    assert codes(tmp_path, program, "update") == found

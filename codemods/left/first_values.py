@@ -1,0 +1,76 @@
+"""First weights that each rank draws by itself, where nothing broadcasts those of one."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.left.dtensors import RANDOM
+from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.facts.file import last_name, values_given
+from fsdp_migrate.facts.scopes import Assigned
+from fsdp_migrate.findings import Action
+
+RULES = ()
+
+SEEDS = ("manual_seed", "manual_seed_all", "random_seed", "seed_all", "seed_everything", "set_seed")
+_RANK = re.compile(r"\b(?:dp_|global_|local_)?rank\b|_rank\(|\bRANK\b")
+_BROADCASTS = r"sync_module_states\b(?![\"']?\s*[:=]\s*False)"
+_OWN = (
+    "lets each rank draw first weights of its own, which nothing broadcasts: FSDP2 joins other pieces of them than FSDP1. "
+    "Seed alike until the model is made, or broadcast rank 0's weights"
+)
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Seeds that go by the rank, before a model is made that is then sharded as it is."""
+    seeds = [call for name in SEEDS for call in context.file.calls.get(name, ())]
+    seeds = [call for call in seeds if call.args and _is_of_all(context, call)]
+    by_rank = [call for call in seeds if _goes_by_rank(context, call)]
+    if not by_rank or not context.models.shards() or context.program.has(_BROADCASTS):
+        return
+    for seed in by_rank:
+        if any(_last_seed(context, seeds, made) is seed for made in _made(context, seed)):
+            yield Found(RANDOM, seed, Action.MANUAL, _OWN, f"{last_name(seed.func)}(...)")
+
+
+def _is_of_all(context: Context, call: ast.Call) -> bool:
+    """Whether a call seeds the default generator, not one of the program's own."""
+    return isinstance(call.func, ast.Name) or bool(context.dotted(call.func))
+
+
+def _goes_by_rank(context: Context, call: ast.Call) -> bool:
+    """Whether a seed has the rank in it, or a variable that is given a value with the rank in it."""
+    texts = [context.source(each) for each in values_given(call)]
+    for name in (node for each in values_given(call) for node in ast.walk(each)):
+        texts += [
+            context.source(binding.value)
+            for binding in context.file.bindings(name)  # type: ignore[arg-type]
+            if isinstance(binding, Assigned)
+        ]
+    return any(_RANK.search(text) for text in texts)
+
+
+def _made(context: Context, seed: ast.Call) -> Iterator[ast.expr]:
+    """What is given to the variables, behind a seed in its function, that a call there shards."""
+    file = context.file
+    function = file.function(seed)
+    for statement in file.of(ast.Assign):
+        sharded = statement.value
+        is_behind = statement.lineno > seed.lineno and file.function(statement) is function
+        if not is_behind or not isinstance(sharded, ast.Call) or not sharded.args:
+            continue
+        model = sharded.args[0]
+        if isinstance(model, ast.Name) and context.can_be_model(sharded):
+            for binding in file.bindings(model):
+                if isinstance(binding, Assigned) and binding.value is not sharded:
+                    if seed.lineno < binding.value.lineno < statement.lineno:
+                        yield binding.value
+
+
+def _last_seed(context: Context, seeds: list[ast.Call], made: ast.expr) -> ast.Call | None:
+    """The last seed that is set before a value is made in the same function."""
+    function = context.file.function(made)
+    before = [each for each in seeds if context.file.function(each) is function]
+    before = [each for each in before if each.lineno < made.lineno]
+    return max(before, key=lambda each: each.lineno, default=None)
