@@ -65,6 +65,12 @@ class Code:
                 module = "." * node.level + (node.module or "")
                 for alias in node.names:
                     self._imported[alias.asname or alias.name] = f"{module}.{alias.name}"
+        for node in self.tree.body:  # `Sharded = FSDP`
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                name = node.targets[0] if isinstance(node, ast.Assign) else node.target
+                dotted = self.dotted(node.value)
+                if isinstance(name, ast.Name) and is_fsdp1(dotted):
+                    self._imported[name.id] = dotted
 
     def dotted(self, node: ast.AST) -> str:
         """The dotted name that an expression refers to by the imports; empty for what is no name."""

@@ -85,6 +85,7 @@ def test_two_calls_of_one_file_have_their_own_forms(module):
     [
         ("import functools\nf = functools.partial(FSDP, device_id=0)", ["partial(FSDP)"]),
         ("class Mine(FSDP):\n    pass", ["class Mine"]),
+        ("Sharded: type = FSDP\nm = Sharded(m)", ["FullyShardedDataParallel(...)"]),
         (
             "import torch\nm = torch.distributed.fsdp.FullyShardedDataParallel(m)",
             ["FullyShardedDataParallel(...)"],
