@@ -336,7 +336,7 @@ def main(model, resume, rank):
 def test_what_is_read_from_handles_that_a_function_gave(
     head: str, found: set[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "sharding.py").write_text(SHARDED, "utf-8")
-    program = f"{head}for handle, other in zip(handles_of(a), handles_of(b)):\n    update(handle.flat_param, other)\n"
-    program += "# for models that FSDP shards: fsdp_handles(model)\n"
-    assert codes(tmp_path, program, "update") == found
+    loop = "for handle, other in zip(handles_of(a), handles_of(b)):\n    update(handle.flat_param, other)\n"
+    program = f"{head}{loop}# for models that FSDP shards: fsdp_handles(model)\n"
+    found_there = analysed(tmp_path, {"train.py": program, "sharding.py": SHARDED})
+    assert found_there.codes("update") == found
