@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
+
+from fsdp_migrate.findings import Action
 
 if TYPE_CHECKING:
     from fsdp_migrate.codemods.context import Context
@@ -51,6 +54,9 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     ),
     "left.wrapped": ("state_dict", ".apply(", "isinstance"),
     "left.parameters": _OF_PARAMETERS,
+    "left.taken_out": (
+        *("arameters(", "odules(", "children(", ".weight", ".bias", "requires_grad_("),
+    ),
     "libraries.settings": (
         *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "lightning", "Plugin"),
         *("ACCELERATE_USE_FSDP", "fsdp_plugin", "strategy"),
@@ -81,9 +87,15 @@ def asked(context: Context, takes: Callable[[str], bool] | None = None) -> Itera
 
 
 def find(context: Context, takes: Callable[[str], bool] | None = None) -> Iterator[Found]:
-    """What they find there."""
+    """What they find there; of a statement that a special rule leaves to the user, the general one says nothing."""
+    said: set[ast.stmt] = set()
     for codemod in asked(context, takes):
-        yield from codemod.find(context)
+        for found in codemod.find(context):
+            at = context.file.statement(found.node) if found.action is Action.MANUAL else None
+            if at is not None and found.rule.code == "FSDP529" and at in said:
+                continue
+            said |= {at} if at is not None else set()
+            yield found
 
 
 @cache

@@ -100,7 +100,7 @@ def _asked_of_whole(context: Context) -> Iterator[tuple[ast.expr, str]]:
 
 def _chosen(context: Context) -> Iterator[tuple[ast.AST, str]]:
     """By what parameters are chosen: of a model whose parameters were flat, or had kept their names."""
-    if not _were_flat(context):
+    if not were_flat(context):
         yield from ((parameter, _OTHER) for parameter in _sought(context))
         return
     for call in (*_tested_by_name(context), *_asked_of_modules(context)):
@@ -201,7 +201,7 @@ def _is_tested(file: File, name: ast.AST) -> bool:
     return isinstance(around, ast.Compare) or getattr(around, "attr", "") in _TESTS
 
 
-def _were_flat(context: Context) -> bool:
+def were_flat(context: Context) -> bool:
     """Whether the program says nothing but `use_orig_params=False`, the default, wherever it makes units."""
     unpacked = context.program.once(_unpacked, context.models)
     return unpacked is not None and all(

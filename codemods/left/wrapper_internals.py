@@ -104,8 +104,9 @@ def _asks_first(file: File, attribute: ast.Attribute) -> bool:
     asked = f"hasattr({ast.unparse(attribute.value)}, '{attribute.attr}')"
     child: ast.AST = attribute
     for parent in file.ancestors(attribute):
-        test = getattr(parent, "test", None)
-        if test is not None and child is not test and child not in getattr(parent, "orelse", ()):
+        test, otherwise = getattr(parent, "test", None), getattr(parent, "orelse", ())
+        is_other = child in otherwise if isinstance(otherwise, list) else child is otherwise
+        if test is not None and child is not test and not is_other:
             if asked in (ast.unparse(test), *map(ast.unparse, getattr(test, "values", ()))):
                 return True
         if isinstance(parent, ast.BoolOp) and asked in map(ast.unparse, parent.values):

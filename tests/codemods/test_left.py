@@ -340,3 +340,9 @@ def test_what_is_read_from_handles_that_a_function_gave(
     program = f"{head}{loop}# for models that FSDP shards: fsdp_handles(model)\n"
     found_there = analysed(tmp_path, {"train.py": program, "sharding.py": SHARDED})
     assert found_there.codes("update") == found
+
+
+def test_a_part_of_the_wrapper_in_a_conditional_expression(tmp_path: Path) -> None:
+    program = f"{SHARDED}flat = model._handle.flat_param if sharded else other.flat_param\n"
+    found = analysed(tmp_path, program)
+    assert found.codes("flat =") == {"FSDP366"}

@@ -1,0 +1,144 @@
+"""What a function takes from a sharded model: the safe list, and what is not on it."""
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed
+
+HEAD = """\
+import fnmatch
+import itertools
+import re
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+net = build()
+model = FSDP(net, use_orig_params={original})
+"""
+
+
+def uses(folder: Path, code: str, original: bool = True) -> set[str]:
+    """The first words of the findings on the line that is marked."""
+    program = HEAD.format(original=original) + code + "\n"
+    found = analysed(folder, program)
+    lines = [n for n, line in enumerate(program.splitlines(), 1) if "HERE" in line]
+    assert lines
+    marked = [f for f in found.findings if f.code == "FSDP529" and f.line in lines]
+    return {" ".join(f.message.split()[:2]) for f in marked}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for m in model.modules():\n    total += m.weight.norm()  # HERE",
+        "total = sum(m.weight.norm().item() for m in model.modules())  # HERE",
+        "total = model[2].weight.norm()  # HERE",
+        "for w in itertools.chain(model.parameters(), extra):\n    total += w.norm()  # HERE",
+        "first = next(model.parameters())\ntotal = first.norm()  # HERE",
+        "norms = torch._foreach_norm(list(model.parameters()))  # HERE",
+        "loss = chunked(hidden, model.head.weight, labels)  # HERE",
+        "def close(hidden, weight):\n    return hidden @ weight.t()  # HERE\n"
+        "loss = close(hidden, model.head.weight)",
+    ],
+)
+def test_values_that_are_read(code: str, tmp_path: Path) -> None:
+    assert uses(tmp_path, code) == {"reads a"}
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        'n.startswith("head")',
+        'n == "head.weight"',
+        'n in {"head.weight", "head.bias"}',
+        'n.split(".")[0] == "head"',
+        'n.count(".") > 2',
+        'n[:4] == "head"',
+        "RATES.get(n, 0.1) > 0.1",
+        'fnmatch.fnmatch(n, "head*")',
+        're.match("head", n)',
+        '"blocks.0" in n',
+    ],
+)
+def test_names_that_had_a_prefix(test: str, tmp_path: Path) -> None:
+    rates = 'RATES = {"head.weight": 0.2}\n'
+    code = f"{rates}head = [p for n, p in model.named_parameters() if {test}]  # HERE"
+    assert uses(tmp_path, code) == {"tests a"}
+
+
+@pytest.mark.parametrize(
+    ("code", "use"),
+    [
+        ("params = list(model.parameters())\nlast = params[-1:]  # HERE", "goes by"),
+        ("for i, p in enumerate(model.parameters()):  # HERE\n    rate(i, p)", "goes by"),
+        ("number = len(list(model.parameters()))  # HERE", "goes by"),
+        ("model.module.head.requires_grad_(False)  # HERE", "froze nothing"),
+        (
+            "for m in model.modules():\n    if isinstance(m, Block):\n        m.requires_grad_(False)  # HERE",
+            "froze nothing",
+        ),
+    ],
+)
+def test_flat_parameters(code: str, use: str, tmp_path: Path) -> None:
+    assert uses(tmp_path, code, original=False) == {use}
+    assert uses(tmp_path, code) == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "use"),
+    [
+        ("for m in model.modules():\n    nn.init.normal_(m.weight)  # HERE", "draws values"),
+        ("for m in model.modules():\n    rate = RATES.get(type(m))  # HERE", "looks up"),
+        ("for m in model.modules():\n    rate = RATES[m.__class__]  # HERE", "looks up"),
+        (
+            "def rates(module, lr):\n    for child in module.children():  # HERE\n        rates(child, lr / 2)\n"
+            "rates(model, 0.4)",
+            "had FSDP1's",
+        ),
+        (
+            "for p in model.parameters():\n    torch.save(p.detach().cpu(), path)  # HERE",
+            "saves parameters",
+        ),
+    ],
+)
+def test_other_uses(code: str, use: str, tmp_path: Path) -> None:
+    assert uses(tmp_path, code) == {use}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "optimizer = torch.optim.AdamW(model.parameters())  # HERE",
+        "params = [p for p in model.parameters() if p.requires_grad]  # HERE\noptimizer = torch.optim.SGD(params)",
+        "decay = [p for n, p in model.named_parameters() if 'bias' not in n]  # HERE",
+        "decay = [p for n, p in model.named_parameters() if n.endswith('.bias')]  # HERE",
+        "for n, p in model.named_parameters():\n"
+        "    n = n.replace('_fsdp_wrapped_module.', '')\n    group(n.split('.')[0])  # HERE",
+        "for p, q in zip(model.parameters(), net.parameters()):\n    q.data.mul_(0.9).add_(p.data)  # HERE",
+        "for p in model.parameters():\n    p.grad = None  # HERE",
+        "device = next(model.parameters()).device  # HERE",
+        "for n, p in model.named_parameters():\n    print(n, p.dtype)  # HERE",
+        "for m in model.modules():\n    if isinstance(m, nn.Dropout):\n        m.p = 0  # HERE",
+        "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # HERE",
+        "for m in other.modules():\n    total += m.weight.norm()  # HERE",
+        "for child in model.children():  # HERE\n    child.eval()",
+    ],
+)
+def test_what_means_the_same_is_safe(code: str, tmp_path: Path) -> None:
+    assert uses(tmp_path, code) == set()
+    assert uses(tmp_path, code, original=False) == set()
+
+
+def test_what_is_taken_before_the_model_is_sharded_is_safe(tmp_path: Path) -> None:
+    code = "def prepare(net):\n    for p in net.parameters():\n        p.requires_grad_(False)  # HERE\n    return FSDP(net)\n"
+    assert uses(tmp_path, f"{code}model = prepare(FSDP(build()))", original=False) == set()
+
+
+def test_a_function_has_one_finding_for_each_kind_of_use(tmp_path: Path) -> None:
+    code = "for m in model.modules():\n    a += m.weight.norm()\n    b += m.bias.sum()\n"
+    program = HEAD.format(original=True) + code
+    found = [f for f in analysed(tmp_path, program).findings if f.code == "FSDP529"]
+    assert [(f.line, f.message.endswith("(also lines 13)")) for f in found] == [(12, True)]
