@@ -215,7 +215,8 @@ class Flow:
         if name is compare.left:
             return not self._is_of_texts(compare.comparators[0])
         text = getattr(compare.left, "value", None)
-        return not isinstance(text, str) or "." not in text.strip(".")
+        is_of_wrapper = _PREFIX in str(text)  # which has rules of its own
+        return not isinstance(text, str) or is_of_wrapper or "." not in text.strip(".")
 
     def _is_of_texts(self, container: ast.expr) -> bool:
         """Whether names are written out in a list, a set or a dictionary."""
@@ -343,7 +344,10 @@ class Flow:
         """What a function of the same file does with an argument; of any other nothing is known."""
         made = self.context.program.definition(call.func, self.file)
         if made is None:
-            if kind in {Kind.PARAMETERS, Kind.PARAMETER} and not self._is_of_torch(call):
+            # A method of an object is unknown, and most of them keep what they are given.
+            is_function = isinstance(call.func, ast.Name) or bool(self.context.dotted(call.func))
+            is_read = is_function and kind in {Kind.PARAMETERS, Kind.PARAMETER}
+            if is_read and not self._is_of_torch(call):
                 yield Leak(call, "value")
             return
         if made.file is not self.file or isinstance(made.node, ast.ClassDef):
