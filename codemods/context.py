@@ -198,6 +198,18 @@ class Context:
         """The edit that takes a statement away; its comments stay."""
         return text.remove_statement(self.file, statement)
 
+    def remove_or_pass(self, statement: ast.stmt) -> Edit:
+        """As `remove`, but for one whose block has only imports beside it, which may be taken away, too: it becomes `pass`."""
+        others = [each for each in self.file.block(statement) if each is not statement]
+        is_top = isinstance(self.file.parents[statement], ast.Module)
+        if (
+            others
+            and not is_top
+            and all(isinstance(e, ast.Import | ast.ImportFrom) for e in others)
+        ):
+            return self.replace_statement(statement, "pass", as_it_is=True)
+        return self.remove(statement)
+
     def statement(self, node: ast.AST) -> Statement:
         """The statement around a node on LibCST's nodes, which can be changed there; call it where edits are made."""
         from fsdp_migrate.codemods.edit.statement import Statement

@@ -12,6 +12,8 @@ from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.facts.scopes import Imported, Scope
 from fsdp_migrate.findings import Action
 
+_OF_CONTEXTS = ("functools", "contextlib", "fsdp_migrate")
+
 
 def hand_out(
     context: Context, statements: list[ImportChange], needed: Iterable[Import]
@@ -124,7 +126,7 @@ def sees(context: Context, load: ast.Name, scope: Scope, local: str) -> bool:
 
 
 def may_go(context: Context, name: ast.Name) -> bool:
-    """Whether new code never uses a name that removed code did: one of FSDP1, of the runtime, and `partial`."""
+    """Whether new code never uses a name that removed code did: one of FSDP1, from anywhere, `partial` or `nullcontext`."""
     if name.id == "torch":  # what takes FSDP1's place is reached through it
         return False
     path: ast.AST = name
@@ -133,8 +135,7 @@ def may_go(context: Context, name: ast.Name) -> bool:
             return True
         parent = context.file.parents[path]
         path = parent if isinstance(parent, ast.Attribute) else context.file.tree
-    known = ("functools", RUNTIME.partition(".")[0])
-    return any(dotted.split(".")[0] in known for dotted in context.dotted(name))
+    return any(dotted.split(".")[0] in _OF_CONTEXTS for dotted in context.dotted(name))
 
 
 def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:

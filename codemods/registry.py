@@ -31,7 +31,8 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "uses.state_dicts": ("state_dict", "STATE_DICT"),
     "uses.methods": ("clip_grad_norm_", "no_sync", ".apply", "module"),
     "uses.assumed": (),
-    "uses.classes": ("isinstance", "->", ": "),
+    "uses.classes": ("isinstance",),
+    "uses.annotations": ("->", ": ", "cast("),
     "uses.summon": ("summon_full_params", "fsdp_modules"),
     "uses.scaler": ("GradScaler",),
     "left.private_names": ("fsdp._", " _", "(_", ",_", "\t_", "FlatParam", "fully_sharded_data_"),
@@ -46,7 +47,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.first_values": ("seed",),
     "left.optimizer_files": ("state_dict",),
     "left.clip_local_norm": ("clip_grad_norm_",),
-    "left.norms_over_ranks": ("all_reduce",),
+    "left.norms_over_ranks": ("all_reduce", "local_shard"),
     "left.collectives": ("reduce", "broadcast", "gather", "scatter"),
     "left.in_place": (
         *("isinstance", ".module.", "_fsdp_w", "_flat_param", "deepcopy", "convert_sync"),

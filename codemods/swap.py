@@ -18,8 +18,10 @@ from fsdp_migrate.facts.names import (
     CLASS,
     FSDP2_NAMES,
     NAMES,
+    POLICIES,
     RUNTIME,
     TORCH,
+    WRAPPING,
     fsdp1_name,
     in_runtime,
     is_module,
@@ -33,6 +35,10 @@ _WRAPS = "what is called by another name stays on the bridge, call FSDP itself o
 OPTION = Rule("FSDP017", "fsdp1-option")
 CLASS_USE = Rule("FSDP018", "class-as-value")
 RULES = (RULE, OPTION, CLASS_USE)
+_NO_MODEL = (
+    "is FSDP1's class, which no model of fully_shard has. Write FSDPModule in a test of classes, and a function with "
+    "fully_shard where the class is called"
+)
 _SPENT = "is removed: nothing uses it any more"
 
 
@@ -70,9 +76,13 @@ def swap(
     statements = list(_statements(context, gone))
     for statement in statements:
         _decide(context, statement, gone, stays, {need.name for need in needed})
+    if context.form == "torch":
+        _join(context, statements)
     every = [each for each in written_out(context) if each[0] not in stays]
     spelled_out = [each for each in every if each[0] not in gone]
-    of_torch = bool(every) or any(map(_is_of_torch, statements))
+    of_torch = bool(every) or any(_is_of_torch(context, each) for each in statements)
+    if context.form == "torch":
+        spelled_out = []
     statements = [each for each in statements if is_on(RULE, each.node)]
     spelled_out = [each for each in spelled_out if is_on(RULE, each[0])]
     imported = {
@@ -137,11 +147,17 @@ def _first(names: Iterable[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def _is_of_torch(statement: ImportChange) -> bool:
+def _is_of_torch(context: Context, statement: ImportChange) -> bool:
+    """Whether a statement imports FSDP1 of torch's; policies are torch's own in every form."""
     node = statement.node
     if isinstance(node, ast.Import):
         return bool(statement.move)
-    return bool(statement.move or statement.drop) and not (node.module or "").startswith(RUNTIME)
+    module = node.module or ""
+    if module.startswith(RUNTIME):
+        return False
+    if context.form == "torch" and not module.endswith(".wrap"):
+        return any(fsdp1_name(f"{module}.{alias.name}") for alias in node.names)
+    return bool(statement.move or statement.drop)
 
 
 def _statements(context: Context, gone: Collection[ast.AST]) -> Iterator[ImportChange]:
@@ -186,17 +202,55 @@ def _decide(
             statement.drop.add(local)
         elif not ours:
             continue
+        elif context.form == "torch":
+            if back := _in_torch(statement.node, alias.name):
+                statement.move[local] = back
         elif isinstance(statement.node, ast.Import):
             if _leads_to_fsdp1(context, statement.node, local, other):
                 statement.move[local] = in_runtime(alias.name), ""
-        elif local not in kept and not (
-            context.form == "torch" and alias.name == "ShardingStrategy"
-        ):
+        elif local not in kept:
             module = statement.node.module or ""
             target = _target(context, module, alias.name)
             is_name = not is_module(f"{module}.{alias.name}")
             if target and (is_name or _leads_to_fsdp1(context, statement.node, local, other)):
                 statement.move[local] = target
+
+
+def _in_torch(node: ast.Import | ast.ImportFrom, name: str) -> tuple[str, str] | None:
+    """Where torch has a name that an earlier run imported from the runtime; None for what is torch's already."""
+    module = "" if isinstance(node, ast.Import) else node.module or ""
+    if not module.startswith(RUNTIME) or name not in NAMES:
+        return None
+    if name in POLICIES | WRAPPING:
+        return f"{TORCH}.wrap", name
+    return (f"{TORCH}.sharded_grad_scaler" if name == "ShardedGradScaler" else TORCH), name
+
+
+def _join(context: Context, statements: list[ImportChange]) -> None:
+    """Lets names that come back from the runtime join a statement that imports from the same module of torch's."""
+    for statement in statements:
+        for alias in statement.node.names:
+            local = alias.asname or alias.name
+            module, name = statement.move.get(local, ("", ""))
+            home = _import_from(context, module, statement) if module else None
+            if home is None:
+                continue
+            change = next((each for each in statements if each.node is home), None)
+            if change is None:
+                change = ImportChange(home)
+                statements.append(change)
+            change.add.append((module, name if local == name else f"{name} as {local}"))
+            del statement.move[local]
+            statement.drop.add(local)
+
+
+def _import_from(context: Context, module: str, statement: ImportChange) -> ast.ImportFrom | None:
+    block = context.file.block(statement.node)
+    for node in context.file.of(ast.ImportFrom):
+        is_same = node.module == module and not node.level and node is not statement.node
+        if is_same and node in block and node.names[0].name != "*":
+            return node
+    return None
 
 
 def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:
@@ -214,8 +268,8 @@ def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:
     """Where the runtime has a name; None for what comes from there already."""
     if module == "torch.distributed":  # from torch.distributed import fsdp
         return "fsdp_migrate", "runtime"
-    if not module.startswith(TORCH):
-        return None
+    if not module.startswith(TORCH) or (context.plain and module.endswith(".wrap")):
+        return None  # the runtime's policies are torch's own
     if not is_module(module):
         return f"{RUNTIME}.wrap", name
     # What torch has in `api` and other modules is in the runtime's package as well.
@@ -337,11 +391,21 @@ def still_used(
             continue
         spoken.add(reference.lineno)
         rule = CLASS_USE if name == CLASS else OPTION
+        if context.form == "torch" or name in POLICIES | WRAPPING:
+            yield _torchs_own(rule, reference, name)
+            continue
         message = f"refers to the runtime's {name}"
         is_named = isinstance(context.file.parents[reference], ast.Assign)
         if name == CLASS and context.plain and is_named:
             message += f": {_WRAPS}"
         yield Found(rule, reference, Action.RUNTIME, message)
+
+
+def _torchs_own(rule: Rule, reference: ast.expr, name: str) -> Found:
+    """The finding for an FSDP1 name that stays torch's."""
+    if name == CLASS:
+        return Found(rule, reference, Action.MANUAL, _NO_MODEL)
+    return Found(rule, reference, Action.RUNTIME, f"stays torch's {name}")
 
 
 def _lines(node: ast.AST) -> range:

@@ -44,12 +44,14 @@ class Outcome:
 def migrate(file: File, source: Source, program: Program, options: Options) -> Outcome:
     """Decides one file.
 
-    A file whose edits would lose something has its imports swapped and nothing else; if even that fails, it stays as it
-    is and the report names it.
+    A file whose edits would lose something has its imports swapped and nothing else, but for torch's form; if even that
+    fails, it stays as it is and the report names it.
     """
     outcome = Outcome()
     refusals = []
-    for form in dict.fromkeys((options.form, "bridge")):
+    # Torch's form imports nothing of the runtime: there is no smaller step than none.
+    forms = (options.form,) if options.form == "torch" else (options.form, "bridge")
+    for form in dict.fromkeys(forms):
         context = Context(
             file,
             program,
@@ -94,7 +96,7 @@ class _File:
         found = [self.unless_passed(each) for each in every.values()]
         edits: list[Edit] = []
         if self.context.writes:
-            found, edits = _settled(found, self.is_on)
+            found, edits = _settled(found, self.is_on, self.context.form)
         applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
@@ -132,7 +134,7 @@ class _File:
 
 
 def _settled(
-    found: Sequence[Found], is_on: Callable[[Rule, ast.AST], bool]
+    found: Sequence[Found], is_on: Callable[[Rule, ast.AST], bool], form: str
 ) -> tuple[list[Found], list[Edit]]:
     """The findings with the edits that can be made together; if two edits overlap, the first one wins."""
     settled: list[Found] = []
@@ -146,13 +148,12 @@ def _settled(
             if overlap(together):
                 raise Refused("another rewrite changes the same code")
         except Refused as refusal:
+            action = Action.MANUAL if form == "torch" else each.refused
             message = f"stays on the bridge: {refusal}"
-            if each.refused is Action.MANUAL:
+            if action is Action.MANUAL:
                 message = f"{each.message}: do this yourself, because {refusal}"
             settled.append(
-                each._replace(
-                    action=each.refused, message=message, edits=None, imports=(), removed=()
-                )
+                each._replace(action=action, message=message, edits=None, imports=(), removed=())
             )
             continue
         settled.append(each)

@@ -22,7 +22,7 @@ def spans(module: cst.Module) -> dict[cst.CSTNode, Span]:
     starts.append(len(module.code))  # a newline that the last line does not have
     found: dict[cst.CSTNode, Span] = {}
     for node, place in wrapper.resolve(PositionProvider).items():
-        start, end = place.start, place.end  # type: ignore[attr-defined]
+        start, end = place.start, place.end
         found[node] = starts[start.line - 1] + start.column, starts[end.line - 1] + end.column
     for node in found:
         if isinstance(node, cst.Tuple | cst.GeneratorExp) and node.lpar:

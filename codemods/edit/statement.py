@@ -48,9 +48,9 @@ class Statement:
         self.file = file
         self.statement = _whole(file, file.statement(node))
         self.is_alone = is_alone(file, self.statement)
-        self._start, end = self._region()
+        self._start, self._end = self._region()
         self._prefix = f"if 1:{newline(file)}" if self._is_indented() else ""
-        code = self._prefix + file.text[self._start : end]
+        code = self._prefix + file.text[self._start : self._end]
         try:
             config = cst.PartialParserConfig(default_newline=newline(file))
             module = cst.parse_module(code, config)
@@ -65,8 +65,10 @@ class Statement:
         self._changes: dict[cst.CSTNode, list[Change]] = {}
         self._dropped: dict[cst.CSTNode, set[int]] = {}
         self._above: list[str] = []
+        self._below: list[str] = []
         self._lost: list[str] = []
         self._footer: Sequence[cst.EmptyLine] = ()
+        self._names: set[str] = set()
 
     def _region(self) -> Span:
         """The part of the file that is parsed: whole lines, with the comments that end its last block."""
@@ -131,19 +133,65 @@ class Statement:
             own, parts, lambda updated, kept: in_brackets_of(updated, expression(code, kept))
         )
 
-    def instead(self, code: str, **parts: ast.AST) -> None:
-        """Puts statements in the place of this one, in which names stand for parts of it that they keep.
+    def instead(self, code: str, at: ast.stmt | None = None, **parts: ast.AST) -> None:
+        """Puts statements in the place of this one, or of one in it; names in them stand for parts that they keep.
 
         A comment at its end stays at the last one's.
 
         Raises:
             Refused: if the statement shares its line with others.
         """
-        self._needs_lines()
         own_step = step(self.file)
         self._keep(
-            self._line, parts, lambda updated, kept: statements(code, kept, updated, own_step)
+            self._line_of(at or self.statement),
+            parts,
+            lambda updated, kept: statements(code, kept, updated, own_step),
         )
+
+    def new_name(self, name: str) -> str:
+        """A name, or a longer one where this statement was given that one before."""
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+    def before(self, statement: ast.stmt, code: str, **parts: ast.AST) -> None:
+        """Puts statements in front of one in this one; names in them stand for parts that they keep."""
+        own_step = step(self.file)
+
+        def change(updated: Any, kept: dict[str, Any]) -> Any:
+            first, *others = statements(code, kept, None, own_step)
+            first = first.with_changes(leading_lines=updated.leading_lines)
+            return cst.FlattenSentinel([first, *others, updated.with_changes(leading_lines=[])])
+
+        self._keep(self._line_of(statement), parts, change)
+
+    def remove(self, statement: ast.stmt) -> None:
+        """Removes a statement in this one.
+
+        Raises:
+            Refused: if it shares its line with others, or comments stand above it.
+        """
+        line = self._line_of(statement)
+        if any(comments_in(each) for each in line.leading_lines):
+            raise Refused("a comment stands above it")
+        self.change(line, lambda updated: cst.RemoveFromParent())
+
+    def _line_of(self, statement: ast.stmt) -> Any:
+        """The line of a statement, or the statement itself if it has a block."""
+        if statement is self.statement:
+            self._needs_lines()
+            return self._line
+        node = self[statement]
+        if isinstance(node, cst.BaseCompoundStatement):
+            return node
+        pending: list[cst.CSTNode] = [self._line]
+        while pending:
+            line = pending.pop()
+            if isinstance(line, cst.SimpleStatementLine) and [*line.body] == [node]:
+                return line
+            pending += line.children
+        raise Refused("it shares its line with other code")
 
     def _keep(
         self,
@@ -196,6 +244,15 @@ class Statement:
         self._needs_lines()
         self._above += in_steps(self.file, code).split("\n")
 
+    def below(self, code: str) -> None:
+        """Puts lines below the statement.
+
+        Raises:
+            Refused: if the statement shares its line with others.
+        """
+        self._needs_lines()
+        self._below += in_steps(self.file, code).split("\n")
+
     def step_out(self) -> None:
         """Takes the block of this statement out of it, as where a `with` is removed; comments behind its head stand above.
 
@@ -208,7 +265,7 @@ class Statement:
         for comment in comments_in(block.header):
             self.above(comment)
         self._footer = block.footer
-        self.change(self._root, lambda updated: cst.FlattenSentinel(updated.body.body))
+        self.change(self._root, lambda updated: cst.FlattenSentinel(_without_margin(updated.body)))
 
     def _needs_lines(self) -> None:
         if not self.is_alone:
@@ -227,12 +284,18 @@ class Statement:
             for start, end, text in differences(self._module, changed, margin)
         ]
         if self._above:
-            indent, end_of_line = indentation(self.file, self.statement), newline(self.file)
-            lines = "".join(f"{indent}{line}{end_of_line}" for line in self._above)
-            edits.insert(0, Edit(self._start, self._start, lines))
+            edits.insert(0, Edit(self._start, self._start, self._as_lines(self._above)))
+        if self._below:
+            has_end = self.file.text[: self._end].endswith(("\n", "\r"))
+            before = "" if has_end else newline(self.file)
+            edits.append(Edit(self._end, self._end, before + self._as_lines(self._below)))
         if self._lost:
             edits.append(Edit(self._start, self._start, "", tuple(self._lost)))
         return edits
+
+    def _as_lines(self, lines: Sequence[str]) -> str:
+        indent, end = indentation(self.file, self.statement), newline(self.file)
+        return "".join(f"{indent}{line}{end}" for line in lines)
 
     def _with_footer(self, changed: cst.Module) -> cst.Module:
         """The comments that end a block that was taken out, behind its statements."""
@@ -266,8 +329,28 @@ class _Changes(cst.CSTTransformer):
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         for change in self._of.get(original_node, ()):
-            updated_node = change(updated_node)
+            if isinstance(updated_node, cst.FlattenSentinel):  # what stands in front of it stays
+                *others, updated_node = updated_node
+                updated_node = cst.FlattenSentinel([*others, *_several(change(updated_node))])
+            else:
+                updated_node = change(updated_node)
         return updated_node
+
+
+def _several(result: Any) -> list[Any]:
+    return [*result] if isinstance(result, cst.FlattenSentinel) else [result]
+
+
+def _without_margin(block: cst.IndentedBlock) -> list[Any]:
+    """The statements of a block, without empty lines above the first one."""
+    first: Any
+    first, *others = block.body
+    lines = list(first.leading_lines)
+    while lines and lines[0].comment is None:
+        del lines[0]
+    if len(lines) == len(first.leading_lines):
+        return [*block.body]
+    return [first.with_changes(leading_lines=lines), *others]
 
 
 def _whole(file: File, statement: ast.stmt) -> ast.stmt:

@@ -25,6 +25,8 @@ def statements(
         step: the indentation of the new blocks.
     """
     new: list[Any] = [line.visit(_Filled(parts, step)) for line in cst.parse_module(code).body]
+    if getattr(old, "leading_lines", ()):
+        new[0] = new[0].with_changes(leading_lines=old.leading_lines)
     both = isinstance(old, cst.SimpleStatementLine) and isinstance(new[-1], cst.SimpleStatementLine)
     if both:
         new[-1] = new[-1].with_changes(trailing_whitespace=old.trailing_whitespace)

@@ -21,7 +21,9 @@ _NAME = re.compile(r"(?:all_|i)?(?:broadcast|gather|reduce|scatter|send)\w*")
 _C10D = re.compile(rf"torch\.distributed\.{_NAME.pattern}")
 # Functions of the program that hand on to c10d, by their names.
 _HANDING_ON = re.compile(r"all_(?:gather|reduce)\w*|(?:broadcast|reduce)_tensors?")
-_REFUSED = "raises for a DTensor, and this comes from sharded parameters: give it local_shard(p) of the runtime, or what is"
+_REFUSED = (
+    "raises for a DTensor, and this comes from sharded parameters: give it p.to_local(), or what is"
+)
 _REFUSED += " computed of that"
 _SERVED = "is given what local_shard(p) gives, plain tensors as under FSDP1"
 # What gives a number or a plain tensor.

@@ -7,10 +7,13 @@ Each rank's part of the sum was that of its shards. How a parameter is cut into 
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.left.measured import ELEMENTWISE, measured
 from fsdp_migrate.codemods.left.taken import is_sharded
 from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.codemods.uses import own
+from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
@@ -27,9 +30,21 @@ _ELEMENTS, _ADDED = "its elements", "a sum"
 
 def find(context: Context) -> Iterator[Found]:
     """The parameters and gradients of which such a norm or sum is taken."""
+    if context.form == "torch":
+        yield from _of_runtime(context)
     for node in measured(context) if context.plain else ():
         if is_local_now(context, node) and is_sharded(context, node):
-            yield _found(context, node)
+            yield from _found(context, node)
+
+
+def _of_runtime(context: Context) -> Iterator[Found]:
+    """The shards that a run in another form asked the runtime for."""
+    for call in context.file.calls.get("local_shard", ()):
+        if context.dotted(call.func) == {f"{RUNTIME}.local_shard"} and len(call.args) == 1:
+            code = f"{context.source(call.args[0])}.to_local()"
+            edits = lambda call=call, code=code: [context.replace(call, code)]  # noqa: E731
+            message = f"becomes {code}, this rank's shard"
+            yield Found(RULE, call, Action.REWRITE, message, edits=edits, removed=(call.func,))
 
 
 def is_local_now(context: Context, node: ast.expr) -> bool:
@@ -38,17 +53,20 @@ def is_local_now(context: Context, node: ast.expr) -> bool:
     return edited and _adds_up(context, node, _ELEMENTS)
 
 
-def _found(context: Context, node: ast.expr) -> Found:
-    local = f"local_shard({context.source(node)})"
-    return Found(
-        RULE,
-        node,
-        Action.RUNTIME,
-        f"becomes {local}, this rank's shard as under FSDP1: ranks add up what they get",
-        construct=shortened(context.source(context.file.parents[node])),
-        edits=lambda: [context.replace(node, local)],
-        imports=(Import(RUNTIME, "local_shard"),),
-    )
+def _found(context: Context, node: ast.expr) -> Iterator[Found]:
+    source = context.source(node)
+    construct = shortened(context.source(context.file.parents[node]))
+    code, action = f"local_shard({source})", Action.RUNTIME
+    imports: tuple[Import, ...] = (Import(RUNTIME, "local_shard"),)
+    is_own = shares_code_with_ddp(context) or context.program.once(are_mixed)
+    if context.form == "torch":
+        action, imports = Action.REWRITE, ()
+        code = code if is_own else f"{source}.to_local()"
+    message = f"becomes {code}, this rank's shard as under FSDP1: ranks add up what they get"
+    edits = lambda: [context.replace(node, code)]  # noqa: E731
+    yield Found(RULE, node, action, message, construct=construct, edits=edits, imports=imports)
+    if context.form == "torch" and is_own:
+        yield from own.define(context, RULE, own.LOCAL_SHARD, node)
 
 
 def _adds_up(context: Context, value: ast.AST, done: str) -> bool:

@@ -17,8 +17,8 @@ RULE = Rule("FSDP336", "optimizer-files")
 RULES = (RULE,)
 
 _SAVED = (
-    "is saved with this rank's shards as DTensors, which only as many ranks of FSDP2 can load: the runtime's optim_state_dict,"
-    " or get_optimizer_state_dict, has whole states"
+    "is saved with this rank's shards as DTensors, which only as many ranks of FSDP2 can load: "
+    "get_optimizer_state_dict has whole states"
 )
 _LOADED = (
     "takes FSDP1's files of flat shards without an error, and the next step() raises: save whole states once with FSDP1, and"

@@ -22,7 +22,7 @@ from fsdp_migrate.findings import Action
 RULE = Rule("FSDP507", "local-tensor-ops")
 RULES = (RULE,)
 
-_COUNT = "counts whole parameters on every rank, where FSDP1's were this rank's share: local_shard(p) of the runtime is that"
+_COUNT = "counts whole parameters on every rank, where FSDP1's were this rank's share: p.to_local() is that"
 _ROWS = "picks from the whole parameter, where FSDP1's shard had one dimension, and cannot be set: p.to_local() is the shard"
 _OTHER = "is another object than before wrapping, where use_orig_params=True kept it: take both behind it, or go by names"
 SHAPE = "now the whole parameter's shape decides, and FSDP1's shards had one dimension: training changes"
@@ -30,7 +30,7 @@ _NAME = "names and modules now decide, under FSDP1 a unit's parameters were one,
 _PARTS = "has all parameters of this part, where FSDP1's _flat_param were those of units: training changes if it has others"
 NORM = (
     "measures whole parameters, and raises where a plain tensor is mixed in, where FSDP1 measured this rank's shards: "
-    "local_shard(p) of the runtime gives those"
+    "p.to_local() gives those"
 )
 _FAILS = (
     "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"

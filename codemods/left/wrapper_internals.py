@@ -24,6 +24,10 @@ _OF_FLAT = frozenset(
     unshard_grad""".split()  # noqa: SIM905
 )
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
+_MOVES = (
+    'FSDP2 has no flat parameters: model.to("cpu") and model.to("cuda") move the whole model, in the place of the loop '
+    "around this"
+)
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
 _LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
 
@@ -79,6 +83,8 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     if may_be_meant and not _asks_first(context.file, attribute):
         of_flat = getattr(context.file.parents[attribute], "attr", "") == "flat_param"
         message = FLAT if of_flat else ATTRIBUTES[name]
+        if name == "flat_param_to":
+            message = _MOVES
         yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
 
 

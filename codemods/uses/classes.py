@@ -1,4 +1,4 @@
-"""`isinstance(model, FSDP)` and annotations: the class of a plain model is `FSDPModule`."""
+"""`isinstance(model, FSDP)`: the class of a model of `fully_shard` is `FSDPModule`."""
 
 import ast
 import re
@@ -36,7 +36,7 @@ _NOT_KNOWN = "Accelerate asks for torch's FSDP1, which a model on FSDP2 is not: 
 
 
 def find(context: Context) -> Iterator[Found]:
-    """The class in tests and annotations, as `FSDPModule`: models are that in every form."""
+    """The class in tests, as `FSDPModule`: models are that in every form."""
     yield from _of_fsdp2(context)
     yield from _by_others(context)
     references = [node for node, name in context.references.items() if name == CLASS]
@@ -47,9 +47,7 @@ def find(context: Context) -> Iterator[Found]:
         found = _of_wrappers(context, reference, selects)
         if found is not None:
             yield found
-    about = [n for n in references if is_tested(context, n) or context.is_annotation(n)]
-    about += [node for node, name in context.quoted.items() if name == CLASS]
-    about = [node for node in about if node not in of_wrappers]
+    about = [n for n in references if is_tested(context, n) and n not in of_wrappers]
     if context.program.once(_tells_both_apart):
         yield from _false_now(context, about)
         return
@@ -61,7 +59,7 @@ def find(context: Context) -> Iterator[Found]:
             reference,
             Action.REWRITE,
             "becomes FSDPModule, the class of every unit",
-            edits=lambda node=reference: [_renamed(context, node)],  # type: ignore[misc]
+            edits=lambda node=reference: [context.rename(node, "FSDPModule")],  # type: ignore[misc]
             imports=(Import(TORCH, "FSDPModule", reference),),
             removed=(reference,),
         )
@@ -139,13 +137,6 @@ def _false_now(context: Context, about: Iterable[ast.expr]) -> Iterator[Found]:
     for reference in about if context.form == "torch" else ():
         if is_tested(context, reference) and reference not in both:
             yield Found(RULE, reference, Action.MANUAL, _FALSE)
-
-
-def _renamed(context: Context, node: ast.expr) -> Edit:
-    if isinstance(node, ast.Constant):  # an annotation in quotes
-        code = context.source(node).replace(str(node.value), "FSDPModule")
-        return context.replace(node, code)
-    return context.rename(node, "FSDPModule")
 
 
 def _tells_both_apart(program: Program) -> bool:

@@ -5,33 +5,44 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
+from fsdp_migrate.codemods.edit import layout
+from fsdp_migrate.codemods.edit.text import indentation, newline, step
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.uses import no_sync
+from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
+from fsdp_migrate.codemods.uses.state_dicts import OF_MODELS, is_typed
 from fsdp_migrate.facts.file import last_name
-from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
 CLIP = Rule("FSDP301", "clip-method")
-NO_SYNC = Rule("FSDP311", "no-sync")
 APPLY = Rule("FSDP322", "apply")
 MODULE = Rule("FSDP009", "dot-module")
-RULES = (CLIP, NO_SYNC, APPLY, MODULE)
+RULES = (CLIP, no_sync.RULE, APPLY, MODULE)
 
-# What answers each, the function of the runtime that does the same, and what the finding says of that.
-_UNWRAP = "becomes unwrap(model): a model of fully_shard is itself, one of DDP has a wrapper"
-_CLIPS = "becomes clip_grad_norm_ of the runtime, which returns a plain tensor as FSDP1's did"
-_SYNCS = "becomes no_sync(model), which turns gradient reduction off and on again, of a model in any form"
-_GATHERS = "goes into `with summon_full_params(...)`, since FSDP1's apply gathers the parameters"
 _ANSWERED = {
-    "clip_grad_norm_": (CLIP, "clip_grad_norm_", _CLIPS),
-    "no_sync": (NO_SYNC, "no_sync", _SYNCS),
-    "apply": (APPLY, "summon_full_params", _GATHERS),
-    "module": (MODULE, "unwrap", _UNWRAP),
-    "_fsdp_wrapped_module": (MODULE, "unwrap", _UNWRAP),
+    "clip_grad_norm_": CLIP,
+    "no_sync": no_sync.RULE,
+    "apply": APPLY,
+    "module": MODULE,
+    "_fsdp_wrapped_module": MODULE,
 }
 _TORCH = "torch.nn.utils.clip_grad_norm_"
 _BY_TORCH = (
-    f"becomes {_TORCH}, which takes the norm over all shards, in the gradients' dtype where FSDP1 took it in float32: all "
-    "parameters are DTensors on one device"
+    f"becomes {_TORCH}, which takes the norm in the gradients' dtype; FSDP1 took it in float32"
+)
+_MIXED = (
+    f"becomes {_TORCH}, which needs gradients of one kind. It raises for ignored parameters beside sharded ones: clip these "
+    'apart. For gradients on the CPU it needs a CPU backend: init_process_group("cpu:gloo,cuda:nccl")'
+)
+_EARLY = (
+    f"becomes {_TORCH}, which finds no gradients that are not reduced yet. FSDP1 clipped those, too: clip after the last "
+    "backward pass of a step"
+)
+_ITSELF = "becomes the model itself, which fully_shard does not wrap"
+_OR_DDP = "becomes the model itself, or the module that DistributedDataParallel wraps"
+_APPLIED = (
+    "is given modules with sharded parameters, where FSDP1 gathered them. A function that initializes them by torch.nn.init "
+    "works on these, with other random numbers; for anything else use p.full_tensor()"
 )
 # What has methods of these names beside models: Accelerate's and Lightning's objects, and `nn.utils`.
 _NO_MODELS = ("self", "accelerator", "fabric", "utils")
@@ -40,49 +51,46 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 def find(context: Context) -> Iterator[Found]:
     """The uses of expressions that can hold a model, sharded in any form."""
-    for name, (rule, function, becomes) in _ANSWERED.items():
+    for name, rule in _ANSWERED.items():
         for attribute in context.file.attributes.get(name, ()):
             if not isinstance(attribute.ctx, ast.Load) or not _may_be_model(context, attribute):
                 continue
-            if edit := _by_torch(context, attribute):
-                edits = lambda edit=edit: [edit]  # noqa: E731
-                yield Found(rule, attribute, Action.REWRITE, _BY_TORCH, edits=edits)
-            elif context.form != "torch":
+            if context.form != "torch":
                 parameters = ", with whole parameters" if name == "apply" else ""
                 message = f"the model answers {name} as FSDP1's did{parameters}"
                 yield Found(rule, attribute, Action.RUNTIME, message)
-            elif name == "apply" and _is_gathered(context, attribute):
-                continue
-            elif not context.means(function, attribute, f"{RUNTIME}.{function}"):
-                message = f"a model of fully_shard does not answer it: the runtime's {function}(model) does the same"
-                yield Found(rule, attribute, Action.MANUAL, message)
-            elif edit := _by_runtime(context, attribute):
-                imports = [Import(RUNTIME, function)]
-                imports += [Import("functools", "partial")] if "partial(" in edit.text else []
-                edits = lambda edit=edit: [edit]  # noqa: E731
-                yield Found(
-                    rule, attribute, Action.RUNTIME, becomes, edits=edits, imports=tuple(imports)
-                )
+            elif name == "no_sync":
+                yield from no_sync.find(context, attribute)
+            elif name == "clip_grad_norm_":
+                yield from _clip(context, attribute)
+            elif name == "apply":
+                if not _is_gathered(context, attribute):
+                    yield Found(rule, attribute, Action.MANUAL, _APPLIED)
+            else:
+                yield from _inner(context, attribute)
 
 
 def is_replaced(context: Context, attribute: ast.Attribute) -> bool:
-    """Whether a function takes the place of an attribute, in torch's form."""
+    """Whether an attribute becomes something else in torch's form."""
     is_read = context.form == "torch" and isinstance(attribute.ctx, ast.Load)
     return is_read and attribute.attr in _ANSWERED and _may_be_model(context, attribute)
 
 
 def is_gathered(context: Context, attribute: ast.Attribute) -> bool:
-    """Whether a model's `apply` sees whole parameters in torch's form."""
-    is_replaced_here = is_replaced(context, attribute) and bool(_by_runtime(context, attribute))
-    return is_replaced_here or _is_gathered(context, attribute)
+    """Whether a finding is about a model's `apply` in torch's form."""
+    return is_replaced(context, attribute) or _is_gathered(context, attribute)
 
 
 def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
-    """Whether a method may be FSDP1's. In torch's form any of two is that no other name means: the runtime's functions call the
-    method of what is no sharded model. DDP has `no_sync`, too: a file that names nothing of FSDP1's may be about that."""
+    """Whether a method may be FSDP1's. In torch's form any `clip_grad_norm_` or `no_sync` is that no other name means. DDP has
+    `no_sync`, too: a file that names nothing of FSDP1's may be about that."""
     methods = ("clip_grad_norm_", "no_sync") if context.references else ("clip_grad_norm_",)
     if context.form != "torch" or attribute.attr not in methods:
         return context.can_be_model(attribute.value)
+    if context.can_be_model(attribute.value):
+        return True
+    if context.program.has(f"def {attribute.attr}"):  # of another class
+        return False
     return last_name(attribute.value) not in _NO_MODELS and not context.dotted(attribute)
 
 
@@ -94,53 +102,76 @@ def _is_gathered(context: Context, attribute: ast.Attribute) -> bool:
     return any(last_name(call.func) == "summon_full_params" for call in calls)
 
 
-def _by_runtime(context: Context, attribute: ast.Attribute) -> Edit | None:
-    """The edit that puts the runtime's function in the place of a use; None where it has no such place."""
-    call, model = context.call_of(attribute), context.source(attribute.value)
-    statement = context.file.statement(attribute)
-    if attribute.attr == "clip_grad_norm_":
-        return _clip(context, attribute, call, f"clip_grad_norm_({model}") if call else None
-    if attribute.attr == "no_sync":
-        if call is None:  # to be called later
-            return context.replace(attribute, f"partial(no_sync, {model})")
-        return context.replace(call, f"no_sync({model})") if not call.args + call.keywords else None
-    if attribute.attr == "apply":
-        is_whole = call is not None and call is getattr(statement, "value", None)
-        if not is_whole or not isinstance(statement, ast.Expr) or not context.is_alone(statement):
-            return None
-        block = f"with summon_full_params({model}):\n    {context.source(statement)}"
-        return context.replace_statement(statement, block)
-    return context.replace(attribute, f"unwrap({model})")
+def _clip(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
+    """`model.clip_grad_norm_(...)` as torch's function."""
+    call = context.call_of(attribute)
+    if call is None:
+        message = f"has no counterpart on a model: call {_TORCH}(model.parameters(), max_norm)"
+        yield Found(CLIP, attribute, Action.MANUAL, message)
+        return
+    action, message = Action.REWRITE, _BY_TORCH
+    if _follows_each_backward(context, call):
+        action, message = Action.MANUAL, _EARLY
+    elif context.program.once(are_mixed):
+        action, message = Action.MANUAL, _MIXED
+    is_used = _is_used_as_tensor(context, call)
+    imports = () if has_torch(context, call) else (Import("torch", ""),)
+    yield Found(
+        CLIP,
+        attribute,
+        action,
+        message,
+        edits=lambda: _clip_edits(context, attribute, call, is_used),
+        imports=imports,
+    )
 
 
-def _by_torch(context: Context, attribute: ast.Attribute) -> Edit | None:
-    """The edit that puts torch's function in the place of `model.clip_grad_norm_(...)`; None where that is another norm."""
-    call = context.call_of(attribute) if attribute.attr == "clip_grad_norm_" else None
-    if call is None or context.form != "torch" or not _torch_will_do(context, call):
-        return None
+def _clip_edits(
+    context: Context, attribute: ast.Attribute, call: ast.Call, is_used: bool
+) -> list[Edit]:
+    file, tail = context.file, ".full_tensor()" * is_used
+    start, end = file.span(attribute)
+    behind = file.span(call)[1]
+    bracket = file.text.index("(", end) + 1
     begins = f"{_TORCH}({context.source(attribute.value)}.parameters()"
-    return _clip(context, attribute, call, begins)
+    edits = [Edit(start, bracket, begins + (", " if call.args or call.keywords else ""))]
+    if is_used:
+        edits.append(Edit(behind, behind, tail))
+    line, first, end_of_line = call.lineno, file.line_starts[call.lineno - 1], file.lines(call)[1]
+    added = sum(len(edit.text) - (edit.end - edit.start) for edit in edits)
+    length = len(file.text[first:end_of_line].rstrip())
+    if call.end_lineno == line and length <= context.line_length < length + added:
+        inside = [context.source(each) for each in (*call.args, *call.keywords)]
+        indent = len(indentation(file, file.statement(call)))
+        code = layout.call(
+            _TORCH,
+            [f"{context.source(attribute.value)}.parameters()", *inside],
+            room=0,
+            line=context.line_length - indent,
+            step=step(file),
+        )
+        code = code.replace("\n", newline(file) + " " * indent) + tail
+        return [Edit(start, behind, code)]
+    return edits
 
 
-def _clip(context: Context, attribute: ast.Attribute, call: ast.Call, begins: str) -> Edit:
-    start, end = context.file.span(attribute)
-    bracket = context.file.text.index("(", end) + 1
-    return Edit(start, bracket, begins + (", " if call.args or call.keywords else ""))
-
-
-def _torch_will_do(context: Context, call: ast.Call) -> bool:
-    """Whether torch's function clips by the same norm: result unused, a finite norm, all reduced, all parameters DTensors."""
-    if not isinstance(context.file.parents[call], ast.Expr):
-        return False
+def _is_used_as_tensor(context: Context, call: ast.Call) -> bool:
+    """Whether the norm is used for more than its number, which a DTensor of a finite norm gives by `item()`."""
     norm = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "norm_type")]
-    finite = all(isinstance(n, ast.Constant) and isinstance(n.value, int | float) for n in norm)
-    starred = any(isinstance(each, ast.Starred) for each in call.args)
-    starred |= any(keyword.arg is None for keyword in call.keywords)
-    mixed = context.program.once(are_mixed)
-    own = context.program.has("def clip_grad_norm_")
-    receiver = context.can_be_model(call.func.value)  # type: ignore[attr-defined]
-    simple = finite and receiver and not (starred or mixed or own) and has_torch(context, call)
-    return simple and not _follows_each_backward(context, call)
+    is_finite = all(isinstance(n, ast.Constant) and isinstance(n.value, int | float) for n in norm)
+    parent = context.file.parents[call]
+    if isinstance(parent, ast.Expr):
+        return False
+    if not is_finite:
+        return True
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+        reads = context.file.reads(parent.targets[0])
+        return not all(_is_item(context, read) for read in reads)
+    return not _is_item(context, call)
+
+
+def _is_item(context: Context, value: ast.expr) -> bool:
+    return getattr(context.file.parents[value], "attr", "") == "item"
 
 
 def _follows_each_backward(context: Context, call: ast.Call) -> bool:
@@ -152,3 +183,37 @@ def _follows_each_backward(context: Context, call: ast.Call) -> bool:
     loop = innermost(call, ast.If, *_LOOPS)
     uses = context.file.attributes.get("no_sync", ())
     return isinstance(loop, _LOOPS) and any(innermost(use, *_LOOPS) is loop for use in uses)
+
+
+def _inner(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
+    """`model.module` as the model, but for lines that run for a model with a wrapper alone."""
+    if _is_guarded(context, attribute) or _is_of_state_dict(context, attribute):
+        return
+    model = context.source(attribute.value)
+    is_shared = attribute.attr == "module" and shares_code_with_ddp(context)
+    code = f'getattr({model}, "module", {model})' if is_shared else model
+    message = _OR_DDP if is_shared else _ITSELF
+    edits = lambda: [context.replace(attribute, code)]  # noqa: E731
+    yield Found(MODULE, attribute, Action.REWRITE, message, edits=edits)
+
+
+def _is_guarded(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a test asks whether the model has a `module`, or is of DistributedDataParallel."""
+    named = ast.unparse(attribute.value)
+    tests = (
+        ast.unparse(each.test)
+        for each in context.file.ancestors(attribute)
+        if isinstance(each, ast.If | ast.IfExp | ast.While)
+    )
+    words = (f"hasattr({named}, '{attribute.attr}')", "DistributedDataParallel", "DDP", "ddp")
+    return any(word in test for test in tests for word in words)
+
+
+def _is_of_state_dict(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether it is in `model.module.state_dict()`, of which the rules for state dicts speak."""
+    above = context.file.parents[attribute]
+    return (
+        isinstance(above, ast.Attribute)
+        and above.attr in OF_MODELS
+        and is_typed(context.file, above)
+    )

@@ -27,7 +27,7 @@ _HALF = re.compile(
 
 
 def find(context: Context) -> Iterator[Found]:
-    """The calls of `ShardedGradScaler`, and of torch's where a program has no other."""
+    """The uses of `ShardedGradScaler`, and the calls of torch's where a program has no other."""
     references = [node for node, name in context.references.items() if name == _NAME]
     calls = {
         node: parent
@@ -36,12 +36,15 @@ def find(context: Context) -> Iterator[Found]:
     }
     for reference in references:
         call = calls.get(reference)
+        if context.form == "torch":
+            yield _by_torch(context, reference, call)
+            continue
         reason = _reason(context, call) if len(calls) == len(references) else "its class is used"
         if call is None or reason or not context.plain:
             message = "stays on the bridge" + (f": {reason}" if reason else "")
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
-            yield _plain(context, reference, call)
+            yield _plain(context, reference, _PLAIN, Action.REWRITE)
     # What this tool has moved has torch's in the place of the other.
     is_own = context.program.has(f"{_NAME}|fsdp_migrate")
     is_alone = not is_own and context.models.shards(context.file)
@@ -51,16 +54,43 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(RULE, scaler, Action.MANUAL, _ALONE)
 
 
-def _plain(context: Context, reference: ast.expr, call: ast.Call) -> Found:
-    spelled = has_torch(context, call)
+def _by_torch(context: Context, reference: ast.expr, call: ast.Call | None) -> Found:
+    """Torch's class, whatever is done with the name; what differs then is for a person to look at."""
+    reason = _reason(context, call) if call is not None else ""
+    if call is not None and not _may_take(context, call):
+        message = f"has no counterpart: call torch.amp.GradScaler. {reason[:1].upper()}{reason[1:]}"
+        return Found(RULE, reference, Action.MANUAL, message, _NAME)
+    if reason:
+        message = f"becomes torch.amp.GradScaler: {reason}"
+        return _plain(context, reference, message, Action.MANUAL)
+    return _plain(context, reference, _PLAIN, Action.REWRITE)
+
+
+def _plain(context: Context, reference: ast.expr, message: str, action: Action) -> Found:
+    spelled = has_torch(context, reference)
     name = "torch.amp.GradScaler" if spelled else "GradScaler"
     imports = () if spelled else (Import("torch.amp", "GradScaler", reference),)
-    made = lambda: [context.replace(reference, name)], imports, (reference,)
-    return Found(RULE, reference, Action.REWRITE, _PLAIN, _NAME, *made)
+    return Found(
+        RULE,
+        reference,
+        action,
+        message,
+        _NAME,
+        edits=lambda: [context.replace(reference, name)],
+        imports=imports,
+        removed=(reference,),
+    )
+
+
+def _may_take(context: Context, call: ast.Call) -> bool:
+    """Whether torch's class takes the arguments of a call, and can be named there."""
+    given = {keyword.arg for keyword in call.keywords}
+    is_named = has_torch(context, call) or context.means("GradScaler", call, "torch.amp.GradScaler")
+    return is_named and "process_group" not in given and len(call.args) < 2
 
 
 def _reason(context: Context, call: ast.Call | None) -> str:
-    """Why a scaler stays; "" if torch's own does the same."""
+    """Why torch's class may do something else; "" if it does the same."""
     if call is None:
         return "it is used as a value"
     given = [keyword.arg for keyword in call.keywords]
@@ -72,7 +102,7 @@ def _reason(context: Context, call: ast.Call | None) -> str:
         return "its arguments are known only when the program runs"
     texts = [file.text for file in context.program.files]
     if any(_IGNORED.search(text) for text in texts):
-        return "plain (ignored) parameters beside DTensors need it"
+        return "plain (ignored) parameters beside DTensors need ShardedGradScaler"
     if any(_HALF.search(text) for text in texts if any(word in text for word in _HALF_WORDS)):
         return "torch.amp.GradScaler refuses gradients in float16"
     if any(_optimizes_others(context.models, file) for file in context.program.files):

@@ -1,16 +1,20 @@
 """The type of a model's state dict: `with FSDP.state_dict_type(model, ...)` and `FSDP.set_state_dict_type(model, ...)`.
 
-The runtime serves every type but LOCAL_STATE_DICT, of a model in any form; saving from rank 0 alone is in torch's words.
+A context becomes torch's functions, which take the type as an option. The runtime serves every type but LOCAL_STATE_DICT, of a
+model in any form.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from fsdp_migrate.codemods.constructor.rows import are_mixed
-from fsdp_migrate.codemods.context import Context, keyword, shortened
-from fsdp_migrate.codemods.edit.text import comments_between
+from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.imports import removal, spent
-from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.uses import optimizer_states
+from fsdp_migrate.codemods.uses.contexts import translated
+from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, settings
+from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
@@ -24,11 +28,8 @@ LOCAL = Rule("FSDP334", "local-state-dict")
 OPTIMIZER = Rule("FSDP335", "optimizer-state-dict")
 RULES = (CONTEXT, SET_TYPE, LOCAL, OPTIMIZER)
 
-_MODULE = "torch.distributed.checkpoint.state_dict"
 _FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
-_ON_RANK_0 = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
 _WHOLE = "options=StateDictOptions(full_state_dict=True)"
-_FLAGS = ("offload_to_cpu", "rank0_only")
 # Groups of ranks in which another rank than the first of all may be rank 0.
 _GROUPS = (
     r"HYBRID|ShardingStrategy\s*[\[(]|getattr\(\s*ShardingStrategy"
@@ -41,6 +42,10 @@ _OWN_NAMES = (
 )
 OF_MODELS = ("state_dict", "load_state_dict")
 _TYPED = ("state_dict_type", "set_state_dict_type")
+_NO_TYPES = (
+    "sets a type for the state dicts from here on, which FSDP2 has not: model.state_dict() holds shards. Remove it, and write "
+    "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) where whole tensors are needed"
+)
 # What the runtime's functions for optimizers do; the others return what `optimizer.load_state_dict` takes.
 _OF_OPTIMIZERS = {
     "optim_state_dict": "the runtime follows the state-dict type currently set",
@@ -52,32 +57,81 @@ _OF_OPTIMIZERS = {
 
 def find(context: Context) -> Iterator[Found]:
     """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
-    every = {call: _plain(context, call) for _, call in _calls(context, "state_dict_type")}
-    # In one function all or none, so that nobody reads two ways to save side by side.
-    stay = {context.file.function(call) for call, plain in every.items() if plain is None}
-    gone: list[ast.AST] = []
-    for call, plain in every.items():
-        if plain is not None and context.file.function(call) not in stay:
-            gone += plain.removed
-            yield plain
-        elif _is_local(context, call) and not _is_around_others(context, call):
-            yield _raises(call)
-        else:
-            message = "the runtime sets the type, of a model in any form"
-            yield Found(CONTEXT, call, Action.RUNTIME, message)
+    every = {call: _of_context(context, call) for _, call in _calls(context, "state_dict_type")}
+    if context.form == "auto":
+        # In one function all or none, so that nobody reads two ways to save side by side.
+        stay = {context.file.function(c) for c, (first, *_) in every.items() if not first.edits}
+        for call in every:
+            if context.file.function(call) in stay:
+                every[call] = (_as_it_is(context, call),)
+    gone = [node for found in every.values() for each in found for node in each.removed]
+    for found in every.values():
+        yield from found
     for statement in spent(context, gone):
         yield removal(context, CONTEXT, statement, "only the context of a state dict has read it")
-    for attribute, call in _calls(context, "set_state_dict_type"):
-        if _is_local(context, call) and not _are_all_in_contexts(context):
-            yield _raises(call)
-        else:
-            message = "the runtime sets the type, and model.state_dict() follows it from here on"
-            yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
+    inside = {node for region in gone for node in ast.walk(region)}
+    yield from _set_types(context)
     for attribute, _ in _calls(context, "get_state_dict_type"):
         yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime returns what FSDP1 did")
     yield from _local_types(context)
-    yield from _of_optimizers(context)
+    yield from _of_optimizers(context, inside)
     yield from _saved(context)
+
+
+def _of_context(context: Context, call: ast.Call) -> tuple[Found, ...]:
+    """What becomes of a context, or of a call that makes one."""
+    if _is_local(context, call) and not _is_around_others(context, call):
+        return (_raises(call),)
+    if context.form == "torch" or (context.form == "auto" and _is_safe_in_auto(context)):
+        try:
+            return translated(context, call, CONTEXT)
+        except Untranslatable as reason:
+            if context.form == "torch":
+                return (Found(CONTEXT, call, Action.MANUAL, str(reason)),)
+    return (_as_it_is(context, call),)
+
+
+def _as_it_is(context: Context, call: ast.Call) -> Found:
+    if _is_local(context, call) and not _is_around_others(context, call):
+        return _raises(call)
+    return Found(CONTEXT, call, Action.RUNTIME, "the runtime sets the type, of a model in any form")
+
+
+def _is_safe_in_auto(context: Context) -> bool:
+    """Whether torch's functions give what FSDP1 did, whatever the program does with it."""
+    return context.program.once(_is_known_to_torch)
+
+
+def _set_types(context: Context) -> Iterator[Found]:
+    """`FSDP.set_state_dict_type(model, ...)`."""
+    for attribute, call in _calls(context, "set_state_dict_type"):
+        if _is_local(context, call) and not _are_all_in_contexts(context):
+            yield _raises(call)
+        elif context.form == "torch":
+            yield _type_for_good(context, attribute, call)
+        else:
+            message = "the runtime sets the type, and model.state_dict() follows it from here on"
+            yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
+
+
+def _type_for_good(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:
+    """A type that holds from a place on: models of `fully_shard` have one, that of shards."""
+    statement = context.file.parents[call]
+    try:
+        own, _ = settings(context, call)
+        is_theirs, gone = own.full == "False", own.spent
+    except Untranslatable:
+        is_theirs, gone = _is_local(context, call), (call,)
+    if not is_theirs or not isinstance(statement, ast.Expr) or not context.is_alone(statement):
+        return Found(SET_TYPE, attribute, Action.MANUAL, _NO_TYPES)
+    return Found(
+        SET_TYPE,
+        call,
+        Action.REWRITE,
+        "is removed: state dicts of fully_shard's models hold shards",
+        edits=lambda: [context.remove_or_pass(statement)],
+        removed=gone if gone == (call,) else (*gone, call),
+    )
 
 
 def _calls(context: Context, name: str) -> Iterator[tuple[ast.Attribute, ast.Call]]:
@@ -111,52 +165,6 @@ def _is_around_others(context: Context, call: ast.Call) -> bool:
     named = model and ast.unparse(model)
     return bool(owners) and not any(
         context.can_be_model(each) or ast.unparse(each) == named for each in owners
-    )
-
-
-def _plain(context: Context, call: ast.Call) -> Found | None:
-    """The context of `state = model.state_dict()` in torch's words, if those give the same on the CPU of rank 0."""
-    match statement := context.file.statement(call):
-        case ast.With(
-            items=[ast.withitem(ast.Call(ast.Attribute(owner), [model, kind, config], []), None)],
-            body=[ast.Assign([ast.Name(state)], ast.Call(ast.Attribute() as gather, [], []))],
-        ) if (
-            context.plain
-            and context.fsdp1(owner) == CLASS
-            and context.member(kind) == ("StateDictType", "FULL_STATE_DICT")
-            and isinstance(model, ast.Name | ast.Attribute)
-            and ast.unparse(gather) == f"{ast.unparse(model)}.state_dict"
-            and _is_on_rank_0(context, config)
-            and context.is_alone(statement)
-            and not comments_between(context.file, *context.file.lines(statement))
-            and all(context.means(name, statement, f"{_MODULE}.{name}") for name in _FUNCTIONS)
-            and context.program.once(_is_known_to_torch)
-        ):
-            code = f"{state} = get_model_state_dict({ast.unparse(model)}, {_ON_RANK_0})"
-            return Found(
-                CONTEXT,
-                statement,
-                Action.REWRITE,
-                "becomes get_model_state_dict, with the type of the state dict as an option",
-                shortened(context.source(call)),
-                edits=lambda: [context.replace_statement(statement, code)],
-                imports=tuple(Import(_MODULE, name, owner) for name in _FUNCTIONS),
-                removed=(call.func, kind, config, gather),
-            )
-    return None
-
-
-def _is_on_rank_0(context: Context, config: ast.expr) -> bool:
-    """Whether a configuration, written there or bound once, puts whole state dicts on the CPU of rank 0."""
-    made = context.value(config)
-    if made is None or made.file is not context.file or not isinstance(made.node, ast.Call):
-        return False
-    flags = [keyword(made.node, flag, place) for place, flag in enumerate(_FLAGS)]
-    uses = (node for flag in _FLAGS for node in context.file.attributes.get(flag, ()))
-    return (
-        context.fsdp1(made.node.func) == "FullStateDictConfig"
-        and all(getattr(flag, "value", None) is True for flag in flags)
-        and all(isinstance(use.ctx, ast.Load) for use in uses)
     )
 
 
@@ -208,7 +216,7 @@ def _is_saved(context: Context, attribute: ast.Attribute) -> bool:
         and not program.has(r"DistributedDataParallel|\bDDP\b")
         and not program.once(are_mixed)
         and not program.tree.having(_OWN_NAMES)
-        and all(context.means(each, attribute, f"{_MODULE}.{each}") for each in _FUNCTIONS)
+        and all(context.means(each, attribute, f"{MODULE}.{each}") for each in _FUNCTIONS)
     )
 
 
@@ -228,7 +236,7 @@ def _saved(context: Context) -> Iterator[Found]:
         if is_saved:
             call = context.file.parents[attribute]
             code = f"get_model_state_dict({context.source(attribute.value)}, {_WHOLE})"
-            edit, needs = context.replace(call, code), [Import(_MODULE, n) for n in _FUNCTIONS]
+            edit, needs = context.replace(call, code), [Import(MODULE, n) for n in _FUNCTIONS]
             message = "becomes get_model_state_dict, which gives every rank whole tensors as FSDP1's model did"
             edits = lambda edit=edit: [edit]  # noqa: E731
             yield Found(CONTEXT, call, Action.REWRITE, message, edits=edits, imports=tuple(needs))
@@ -272,12 +280,47 @@ def _local_types(context: Context) -> Iterator[Found]:
                 yield _raises(member)
 
 
-def _of_optimizers(context: Context) -> Iterator[Found]:
-    """FSDP1's functions for optimizer states, by the class or by a model."""
+def _of_optimizers(context: Context, inside: Collection[ast.AST]) -> Iterator[Found]:
+    """FSDP1's functions for optimizer states, by the class or by a model, but for those in contexts that go."""
     otherwise = "the runtime returns what optimizer.load_state_dict takes"
     for name in OPTIMIZER_STATES:
         for attribute in context.file.attributes.get(name, ()):
             owner = attribute.value
-            if context.fsdp1(owner) == CLASS or context.can_be_model(owner):
+            is_class = context.fsdp1(owner) == CLASS
+            if attribute in inside or not (is_class or context.can_be_model(owner)):
+                continue
+            if context.form == "torch":
+                yield _of_optimizer(context, attribute)
+            else:
                 message = _OF_OPTIMIZERS.get(name, otherwise)
                 yield Found(OPTIMIZER, attribute, Action.RUNTIME, message)
+
+
+def _of_optimizer(context: Context, attribute: ast.Attribute) -> Found:
+    """A function for optimizer states where no type is set: FSDP1's default is whole ones."""
+    how = Setting(offload="True")
+    use = optimizer_states.getting(context, attribute, how)
+    use = use or optimizer_states.loading(context, attribute, how)
+    is_typed_here = is_typed(context.file, attribute) or context.program.has("set_state_dict_type")
+    taken = use and [n for n in use.imports if not context.means(n, attribute, f"{MODULE}.{n}")]
+    if use is None or taken or is_typed_here:
+        message = optimizer_states.by_hand(attribute.attr)
+        return Found(OPTIMIZER, attribute, Action.MANUAL, message)
+    return Found(
+        OPTIMIZER,
+        attribute,
+        Action.REWRITE,
+        use.message,
+        edits=lambda: _written(context, use),
+        imports=tuple(Import(MODULE, name, attribute) for name in use.imports),
+        removed=(attribute,),
+    )
+
+
+def _written(context: Context, use: Use) -> list[Edit]:
+    around: ast.AST = context.file.statement(use.node)
+    if use.load is not None:
+        around = context.file.parents[around]  # both statements
+    changed = context.statement(around)
+    use.write(context, changed)
+    return changed.edits()

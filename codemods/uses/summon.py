@@ -1,10 +1,17 @@
-"""`FSDP.summon_full_params(model)` and `FSDP.fsdp_modules(model)`: static functions of FSDP1's class."""
+"""`FSDP.summon_full_params(model)` and `FSDP.fsdp_modules(model)`: static functions of FSDP1's class.
+
+In torch's form a block whose model is only called needs nothing, since `fully_shard` gathers for every call; one that reads
+parameters reads whole ones.
+"""
 
 import ast
+import re
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.uses import own
+from fsdp_migrate.codemods.uses.options import MODULE
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action
 
@@ -12,25 +19,183 @@ SUMMON = Rule("FSDP321", "summon-full-params")
 UNITS = Rule("FSDP362", "fsdp-modules")
 RULES = (SUMMON, UNITS)
 
-_RULES = {"summon_full_params": SUMMON, "fsdp_modules": UNITS}
+_CALLED = "is removed: a model of fully_shard gathers its parameters when it is called"
+_EMPTY = "is removed: nothing is done in it"
+_NOTHING = "becomes a context that does nothing: a model of fully_shard gathers its parameters when it is called"
+_READS = "is removed: the reads in it gather whole parameters"
+_BY_HAND = (
+    "has no counterpart: parameters are shards (DTensors) here. Read p.full_tensor(), on all ranks; write by "
+    "distribute_tensor(value, p.device_mesh, p.placements)"
+)
+_IN_PLACE = re.compile(r"\w_\(|\.data\b|\.copy_|setattr\(|load_state_dict|\] = ")
+_READING = {"named_parameters": "whole_parameters", "state_dict": "get_model_state_dict"}
 
 
 def find(context: Context) -> Iterator[Found]:
     """The two functions of the class."""
-    for attribute in (a for name in _RULES for a in context.file.attributes.get(name, ())):
-        if context.fsdp1(attribute.value) != CLASS:
+    for attribute in context.file.attributes.get("summon_full_params", ()):
+        if context.fsdp1(attribute.value) == CLASS:
+            yield from _of_summon(context, attribute)
+    if context.form == "torch":
+        for call in context.file.calls.get("summon_full_params", ()):  # of a run in another form
+            if context.dotted(call.func) == {f"{RUNTIME}.summon_full_params"}:
+                yield from _without(context, call.func, call)
+    for attribute in context.file.attributes.get("fsdp_modules", ()):
+        if context.fsdp1(attribute.value) == CLASS:
+            yield _of_units(context, attribute)
+
+
+def _of_summon(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
+    call = context.call_of(attribute)
+    if context.form == "torch":
+        yield from _without(context, attribute, call)
+    elif context.plain and call is not None and _is_free(context, attribute):
+        yield _summon(context, attribute)
+    else:
+        message = "the runtime's summon_full_params does what FSDP1's did"
+        yield Found(SUMMON, attribute, Action.RUNTIME, message)
+
+
+def _is_free(context: Context, at: ast.AST) -> bool:
+    return context.means("summon_full_params", at, f"{RUNTIME}.summon_full_params")
+
+
+def _of_units(context: Context, attribute: ast.Attribute) -> Found:
+    call = context.call_of(attribute)
+    if context.plain and call is not None and len(call.args) == 1 and not call.keywords:
+        return _units(context, attribute, call)
+    if context.form == "torch":
+        message = "has no counterpart: list the modules that are FSDPModules"
+        return Found(UNITS, attribute, Action.MANUAL, message)
+    return Found(
+        UNITS, attribute, Action.RUNTIME, "the runtime's fsdp_modules does what FSDP1's did"
+    )
+
+
+def _without(context: Context, function: ast.expr, call: ast.Call | None) -> Iterator[Found]:
+    """The context in torch's form."""
+    model = None if call is None else keyword(call, "module", 0)
+    if call is None or model is None:
+        yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
+        return
+    around = context.file.parents[call]
+    block = context.file.parents[around] if isinstance(around, ast.withitem) else None
+    if not isinstance(block, ast.With):
+        yield from _as_value(context, function, call, model)
+        return
+    if all(isinstance(part, ast.Pass) for part in block.body) and len(block.items) == 1:
+        if context.is_alone(block):
+            edits = lambda: [context.remove_or_pass(block)]  # noqa: E731
+            yield Found(SUMMON, block, Action.REWRITE, _EMPTY, edits=edits, removed=(function,))
+            return
+    uses = _uses(context, block.body, model)
+    if uses is None or (_IN_PLACE.search(_code(context, block.body)) and any(uses)):
+        yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
+        return
+    reads = [use for use in uses if use is not None]
+    yield Found(
+        SUMMON,
+        block,
+        Action.REWRITE,
+        _READS if reads else _CALLED,
+        construct=shortened(context.source(call)),
+        edits=lambda: _edits(context, block, call, reads),
+        imports=_imports(reads, function),
+        removed=(function,),
+    )
+    if any(read.attr == "named_parameters" for read in reads):
+        yield from own.define(context, SUMMON, own.WHOLE_PARAMETERS, call)
+
+
+def _code(context: Context, body: list[ast.stmt]) -> str:
+    return "\n".join(map(context.source, body))
+
+
+def _uses(
+    context: Context, body: list[ast.stmt], model: ast.expr
+) -> list[ast.Attribute | None] | None:
+    """What a block does with a model: None for each call of it, the method for each read; None for anything else."""
+    named, found = ast.unparse(model), list[ast.Attribute | None]()
+    nodes = [node for part in body for node in ast.walk(part)]
+    for node in nodes:
+        if not isinstance(node, ast.Name | ast.Attribute) or ast.unparse(node) != named:
             continue
-        call = context.call_of(attribute)
-        if context.plain and call is not None:
-            if attribute.attr == "summon_full_params":
-                if context.means("summon_full_params", attribute, f"{RUNTIME}.summon_full_params"):
-                    yield _summon(context, attribute)
-                    continue
-            elif len(call.args) == 1 and not call.keywords:
-                yield _units(context, attribute, call)
-                continue
-        message = f"the runtime's {attribute.attr} does what FSDP1's did"
-        yield Found(_RULES[attribute.attr], attribute, Action.RUNTIME, message)
+        user = context.file.parents[node]
+        if isinstance(user, ast.Call) and user.func is node:
+            found.append(None)
+        elif isinstance(user, ast.Attribute) and context.call_of(user) is not None:
+            call = context.call_of(user)
+            if user.attr in _READING and call is not None and not call.args + call.keywords:
+                found.append(user)
+            elif user.attr in ("generate", "forward") or user.attr.startswith("generate"):
+                found.append(None)
+            elif user.attr not in ("eval", "train"):
+                return None
+        elif not isinstance(user, ast.Attribute) or ast.unparse(user) != f"{named}.training":
+            return None
+    return found or None
+
+
+def _imports(reads: list[ast.Attribute], at: ast.expr) -> tuple[Import, ...]:
+    if any(read.attr == "state_dict" for read in reads):
+        return tuple(Import(MODULE, n, at) for n in ("StateDictOptions", "get_model_state_dict"))
+    return ()
+
+
+def _edits(
+    context: Context, block: ast.With, call: ast.Call, reads: list[ast.Attribute]
+) -> list[Edit]:
+    changed = context.statement(block)
+    if len(block.items) == 1:
+        changed.step_out()
+    else:
+        changed.drop(call)
+    for read in reads:
+        used = context.call_of(read)
+        assert used is not None
+        options = (
+            ""
+            if read.attr == "named_parameters"
+            else ", options=StateDictOptions(full_state_dict=True)"
+        )
+        changed.replace(used, f"{_READING[read.attr]}(_model{options})", _model=read.value)
+    return changed.edits()
+
+
+def _as_value(
+    context: Context, function: ast.expr, call: ast.Call, model: ast.expr
+) -> Iterator[Found]:
+    """A context that is made in one place and entered in another, where the model is called alone."""
+    blocks = _blocks_below(context, call)
+    uses = [_uses(context, block.body, model) for block in blocks]
+    if not uses or not all(found is not None and not any(found) for found in uses):
+        yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
+        return
+    name = "nullcontext()"
+    imports: tuple[Import, ...] = (Import("contextlib", "nullcontext"),)
+    scope = context.file.scope_of(call)
+    if context.dotted_at("contextlib", scope) == {"contextlib"}:
+        name, imports = "contextlib.nullcontext()", ()
+    edits = lambda: [context.replace(call, name)]  # noqa: E731
+    yield Found(
+        SUMMON, call, Action.REWRITE, _NOTHING, edits=edits, imports=imports, removed=(call,)
+    )
+
+
+def _blocks_below(context: Context, call: ast.Call) -> list[ast.With]:
+    """The blocks that a variable is the context of, which is given a context or what makes it."""
+    statement = context.file.statement(call)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return []
+    blocks = []
+    for read in context.file.reads(statement.targets[0]):
+        item: ast.AST = context.file.parents[context.call_of(read) or read]
+        if not isinstance(item, ast.withitem):
+            return []
+        block = context.file.parents[item]
+        if isinstance(block, ast.With) and block.lineno > statement.lineno:
+            blocks.append(block)
+    return blocks[:1]  # the next one: the name may be given another context below it
 
 
 def _summon(context: Context, attribute: ast.Attribute) -> Found:

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from fsdp_migrate.facts.file import File, given, is_method, last_name, values_given
-from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.file import File, given, is_method, last_name, root_of, values_given
+from fsdp_migrate.facts.names import CLASS, RUNTIME
 from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.facts.scopes import Assigned, FunctionNode, Opaque, Parameter
 from fsdp_migrate.facts.values import element, reaches, reaching, within
@@ -72,15 +72,32 @@ class Models(Wrapping):
             return self._any((expression.body, expression.orelse), file)
         if isinstance(expression, ast.NamedExpr | ast.Await | ast.Subscript):
             return self.sharded(expression.value, file)
-        if isinstance(expression, ast.Name):
-            return self._named(expression, file)
-        if isinstance(expression, ast.Attribute):
+        if isinstance(expression, ast.Name | ast.Attribute):
+            if self._is_like_fsdp1(expression, file):
+                return True
+            if isinstance(expression, ast.Name):
+                return self._named(expression, file)
             return self._kept(expression, file)
         if isinstance(expression, ast.Dict):
             return self._any(expression.values, file)
         if isinstance(expression, ast.Tuple | ast.List):
             return self._any(expression.elts, file)
         return False if isinstance(expression, ast.Constant | ast.BinOp | ast.Compare) else None
+
+    def _is_like_fsdp1(self, expression: ast.Name | ast.Attribute, file: File) -> bool:
+        """Whether an earlier run sharded a model in place, under `with like_fsdp1(model):`."""
+        for call in file.calls.get("like_fsdp1", ()):
+            if call.args and ast.dump(call.args[0]) == ast.dump(expression):
+                here, there = root_of(expression), root_of(call.args[0])
+                is_same = (
+                    here is not None
+                    and there is not None
+                    and file.variable(here) == file.variable(there)
+                )
+                is_own = here is not None and here.id == "self"
+                if (is_same or is_own) and reaches(file, call, expression):
+                    return f"{RUNTIME}.like_fsdp1" in self.program.dotted(call.func, file)
+        return False
 
     def _any(self, expressions: Iterable[ast.expr], file: File) -> bool | None:
         return either(self.sharded(each, file) for each in expressions)

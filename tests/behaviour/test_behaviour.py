@@ -37,6 +37,7 @@ SHARED = {
     "programs",
     "state_dict_types",
     "trained_parameters",
+    "uses",
     "whole_parameters",
     "writeback",
 }

@@ -57,7 +57,7 @@ BECOME = {
     "auto": """\
 
 
-def train(model: FSDPModule, optimizer):
+def train(model: torch.nn.Module, optimizer):
     assert isinstance(model, FSDPModule)
     with model.no_sync():
         model(1).backward()
@@ -68,13 +68,14 @@ def train(model: FSDPModule, optimizer):
     "torch": """\
 
 
-def train(model: FSDPModule, optimizer):
+def train(model: torch.nn.Module, optimizer):
     assert isinstance(model, FSDPModule)
-    with no_sync(model):
-        model(1).backward()
+    model.set_requires_gradient_sync(False)
+    model(1).backward()
+    model.set_requires_gradient_sync(True)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    with summon_full_params(model):
-        print(unwrap(model))
+    with FSDP.summon_full_params(model):
+        print(model)
 """,
     "bridge": USES,
 }
@@ -107,7 +108,7 @@ def test_text_that_reads_like_the_class_stays(tmp_path: Path, text: str) -> None
 def test_the_class_in_quotes_is_an_annotation(tmp_path: Path) -> None:
     after = _beside(tmp_path, 'y: "FSDP" = model')
     assert is_plain(after)
-    assert 'y: "FSDPModule" = model' in after
+    assert 'y: "torch.nn.Module" = model' in after
 
 
 def _beside(folder: Path, line: str) -> str:
@@ -156,3 +157,90 @@ def test_arguments_over_several_lines_become_statements_in_brackets(tmp_path: Pa
         "        fully_shard(model, offload_policy=CPUOffloadPolicy())\n"
         in program.after["train.py"]
     )
+
+
+AUTO = """\
+import torch
+from contextlib import nullcontext
+from fsdp_migrate.runtime import FullyShardedDataParallel as FSDP, StateDictType
+from torch.distributed.fsdp import fully_shard
+from fsdp_migrate.runtime import like_fsdp1, local_shard, summon_full_params
+
+from model import Net
+
+
+def main(more):
+    model = Net()
+    with like_fsdp1(model):
+        fully_shard(model)
+    with model.no_sync() if more else nullcontext():
+        model(1).backward()
+    norm = model.clip_grad_norm_(1.0)
+    print(norm, model.module.head, local_shard(model.head.weight))
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        state = model.state_dict()
+    with summon_full_params(model):
+        model.generate(1)
+    return state
+"""
+TORCH = """\
+    model.set_requires_gradient_sync(not more)
+    model(1).backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()
+    print(norm, model.head, model.head.weight.to_local())
+    state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+    model.generate(1)
+    return state
+"""
+
+
+def test_what_was_rewritten_by_default_becomes_torchs(tmp_path: Path) -> None:
+    """The uses; the constructor and the line with like_fsdp1 are another rule's."""
+    after = analysed(tmp_path, {"train.py": AUTO, "model.py": MODEL}, "torch").after["train.py"]
+    assert after.endswith(TORCH)
+    ours = [line for line in after.splitlines() if "fsdp_migrate" in line]
+    assert ours in ([], ["from fsdp_migrate.runtime import like_fsdp1"])
+    assert after.count("from torch.distributed.fsdp import") == 1
+
+
+GROWING = """\
+from typing import Union
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+class Trainer:
+    def build(self, net: torch.nn.Module) -> Union[torch.nn.Module, FSDP]:
+        self.the_model_that_is_trained = FSDP(net)
+
+    def clip(self):
+        norm = self.the_model_that_is_trained.clip_grad_norm_(self.limit_of_the_norm)
+        return norm
+"""
+GROWN = """\
+        norm = torch.nn.utils.clip_grad_norm_(
+            self.the_model_that_is_trained.parameters(), self.limit_of_the_norm
+        ).full_tensor()
+        return norm
+"""
+
+
+def test_a_call_that_grows_too_long_goes_over_several_lines(tmp_path: Path) -> None:
+    after = analysed(tmp_path, GROWING, "torch").after["train.py"]
+    assert after.endswith(GROWN)
+    assert "-> torch.nn.Module:" in after
+
+
+UNMOVED = """\
+import functools
+
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+"""
+
+
+@pytest.mark.parametrize("form", ["auto", "torch", "bridge"])
+def test_no_file_changes_for_the_import_of_a_policy(form: str, tmp_path: Path) -> None:
+    after = analysed(tmp_path, UNMOVED, form).after["train.py"]
+    assert (after == UNMOVED) is (form != "bridge")

@@ -23,24 +23,112 @@ FULL = "FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDict
     "statement",
     [
         f"context = {FULL}",
-        f"with {FULL}:\n        trainer.state = model.state_dict()",
-        f"with {FULL}:\n        state = trainer.model.state_dict()",
-        f"with {FULL}:\n        state = model.state_dict()\n        torch.save(state, 'a')",
-        f"with {FULL}:\n        # whole\n        state = model.state_dict()",
+        f"with {FULL}:\n        trainer.state = trainer.save()",
         f"with {FULL}:\n        state = model.state_dict()\n    with {FULL}:\n        trainer.save()",
         f"with {FULL.replace('(True, True)', '(True)')}:\n        state = model.state_dict()",
         f"with {FULL.replace('FULL_', 'SHARDED_')}:\n        state = model.state_dict()",
+        f"with {FULL}:\n        model.load_state_dict(state)",
+        f"with {FULL}:\n        state = FSDP.optim_state_dict(model, optimizer)",
         f"with torch.no_grad(), {FULL} as before:\n        state = model.state_dict()",
         "with FSDP.state_dict_type(model, **trainer.types):\n        state = model.state_dict()",
     ],
 )
-@pytest.mark.parametrize("form", ["auto", "torch"])
-def test_only_the_imports_change(statement: str, form: str, tmp_path: Path) -> None:
+def test_only_the_imports_change(statement: str, tmp_path: Path) -> None:
     text = f"{HEADER}def save(model, trainer):\n    {statement}\n"
-    program = analysed(tmp_path, text, form)
+    program = analysed(tmp_path, text)
     wanted = text.replace("torch.distributed.fsdp", "fsdp_migrate.runtime")
     assert program.after["train.py"] == wanted
     assert "FSDP331" in program.codes("FSDP.state_dict_type")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"context = {FULL}",
+        f"with {FULL}:\n        trainer.state = trainer.save()",
+        f"with torch.no_grad(), {FULL} as before:\n        state = model.state_dict()",
+        "with FSDP.state_dict_type(model, **trainer.types):\n        state = model.state_dict()",
+        f"with {FULL}:\n        state = model.state_dict(keep_vars=True)",
+        f"with {FULL}:\n        ask = model.state_dict",
+        f"with {FULL}:\n        state = FSDP.rekey_optim_state_dict(state, kind, model)",
+        f"with {FULL}:\n        model.load_state_dict(state, assign=True)",
+    ],
+)
+def test_what_torchs_functions_do_not_say_needs_you(statement: str, tmp_path: Path) -> None:
+    text = f"{HEADER}def save(model, trainer, state, kind):\n    {statement}\n"
+    program = analysed(tmp_path, text, "torch")
+    assert program.is_kept("FSDP.state_dict_type")
+    assert "fsdp_migrate" not in program.after["train.py"]
+    found = [f for f in program.findings if f.code == "FSDP331"]
+    assert [f.action.value for f in found] == ["manual"]
+
+
+OPTIONS = {
+    "FullStateDictConfig(True, True)": "full_state_dict=True, cpu_offload=True",
+    "FullStateDictConfig(rank0_only=True)": "full_state_dict=True, cpu_offload=True",
+    "FullStateDictConfig(True, trainer.alone)": "full_state_dict=True, cpu_offload=trainer.alone",
+    "FullStateDictConfig(offload, True)": "full_state_dict=True, cpu_offload=offload",
+    "FullStateDictConfig(True)": "full_state_dict=True",
+    "None": "full_state_dict=True",
+    "trainer.config": "full_state_dict=True, cpu_offload=trainer.config.rank0_only",
+}
+
+
+@pytest.mark.parametrize("config", OPTIONS)
+def test_each_flag_is_translated_by_its_expression(config: str, tmp_path: Path) -> None:
+    context = FULL.replace("FullStateDictConfig(True, True)", config)
+    text = f"{HEADER}def save(model, trainer, offload):\n    with {context}:\n        return model.state_dict()\n"
+    after = "".join(analysed(tmp_path, text, "torch").after["train.py"].split())
+    assert f"StateDictOptions({OPTIONS[config]}".replace(" ", "") in after
+
+
+KINDS = {
+    "StateDictType.FULL_STATE_DICT if whole else StateDictType.SHARDED_STATE_DICT": "=whole)",
+    "StateDictType.SHARDED_STATE_DICT if not whole else StateDictType.FULL_STATE_DICT": "=whole)",
+    "StateDictType.SHARDED_STATE_DICT if n == 1 else StateDictType.FULL_STATE_DICT": "=n != 1)",
+    "trainer.kind": "=trainer.kind == StateDictType.FULL_STATE_DICT)",
+    "StateDictType.SHARDED_STATE_DICT": "get_model_state_dict(model)",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_type_is_translated_by_its_expression(kind: str, is_named: bool, tmp_path: Path) -> None:
+    lines = [f"    kind = {kind}"] * is_named
+    lines += [f"    with FSDP.state_dict_type(model, {'kind' if is_named else kind}):"]
+    lines += ["        return model.state_dict()"]
+    text = f"{HEADER}def save(model, trainer, whole, n):\n" + "\n".join(lines) + "\n"
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    named = is_named and kind == "trainer.kind"
+    wanted = KINDS[kind].replace("=trainer.kind", "=kind") if named else KINDS[kind]
+    assert wanted.replace(" ", "") in "".join(after.split())
+
+
+LOADS = {
+    "model.load_state_dict(torch.load(path))": "model, torch.load(path), options=",
+    "model.load_state_dict(state)": "model, dict(state), options=",
+    "model.module.load_state_dict(states['model'], strict=False)": "strict=False",
+    "missing, more = model.load_state_dict(state, strict)": "strict=strict",
+}
+
+
+@pytest.mark.parametrize("load", LOADS)
+def test_a_load_is_as_strict_as_it_was(load: str, tmp_path: Path) -> None:
+    text = (
+        f"{HEADER}def load(model, path, state, states, strict):\n    with {FULL}:\n        {load}\n"
+    )
+    after = "".join(analysed(tmp_path, text, "torch").after["train.py"].split())
+    assert LOADS[load].replace(" ", "") in after
+    assert "broadcast_from_rank0=True" in after
+
+
+def test_a_program_with_models_side_by_side_gives_every_rank_its_own(tmp_path: Path) -> None:
+    """Torch gives whole tensors on the CPU to rank 0 of all, and sends rank 0's to all."""
+    text = f"{HEADER}net = FSDP(net, process_group=model_parallel.group())\n{SAVING}"
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert "options=StateDictOptions(full_state_dict=True)" in after
+    load = text.replace("state = model.state_dict()", "state = model.load_state_dict(old)")
+    assert analysed(tmp_path, load, "torch").is_kept("with FSDP.state_dict_type")
 
 
 SAVING = (

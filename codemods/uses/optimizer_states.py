@@ -1,0 +1,138 @@
+"""FSDP1's functions for states of optimizers, as `get_optimizer_state_dict` and `set_optimizer_state_dict`."""
+
+import ast
+from dataclasses import replace
+
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.uses.options import Setting, is_for_rank_0, is_side_by_side
+from fsdp_migrate.codemods.uses.use import Use
+from fsdp_migrate.facts.file import root_of
+from fsdp_migrate.facts.scopes import Assigned
+
+GET, SET = "get_optimizer_state_dict", "set_optimizer_state_dict"
+# What FSDP1's functions take, by position.
+_GETTING = {
+    "optim_state_dict": ("model", "optim", "optim_state_dict", "group"),
+    "full_optim_state_dict": ("model", "optim", "optim_input", "rank0_only", "group"),
+    "sharded_optim_state_dict": ("model", "optim", "group"),
+}
+_LOADING = {
+    "optim_state_dict_to_load": ("model", "optim", "optim_state_dict"),
+    "shard_full_optim_state_dict": ("full_optim_state_dict", "model", "optim_input", "optim"),
+    "scatter_full_optim_state_dict": ("full_optim_state_dict", "model", "optim_input", "optim"),
+    "flatten_sharded_optim_state_dict": ("sharded_optim_state_dict", "model", "optim"),
+}
+_STATES = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
+_BY_HAND = {
+    "rekey_optim_state_dict": "torch's functions name parameters in every state: remove the call"
+}
+
+
+def by_hand(name: str) -> str:
+    """What to write for a function of FSDP1's that is not translated where it stands."""
+    if name in _BY_HAND:
+        return _BY_HAND[name]
+    function = GET if name in _GETTING else SET
+    of = "model, optimizer" if name in _GETTING else "model, optimizer, state"
+    return f"is FSDP1's: call {function}({of}, options=StateDictOptions(...))"
+
+
+def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use | None:
+    """A call that returns states; None where there is no such call."""
+    call, name = context.call_of(attribute), attribute.attr
+    if call is None or name not in _GETTING or any(k.arg is None for k in call.keywords):
+        return None
+    model, optimizer = (_given(call, name, each) for each in ("model", "optim"))
+    others = [_given(call, name, each) for each in ("optim_state_dict", "group")]
+    if model is None or optimizer is None or any(others):
+        return None
+    if name == "full_optim_state_dict":
+        rank_0 = _given(call, name, "rank0_only")
+        source = "True" if rank_0 is None else ast.unparse(rank_0)
+        setting = replace(setting, full="True", offload="True", rank_0=source)
+    elif name == "sharded_optim_state_dict":
+        setting = replace(setting, full="False", offload="False")
+    for_rank_0 = is_for_rank_0(context, call)
+    options = setting.to_get(for_rank_0=for_rank_0, side_by_side=is_side_by_side(context))
+    given = ("_model", "_optimizer", *([f"options={options}"] if options else []))
+    message = (
+        f"becomes {GET}, which names parameters as FSDP1's states did. An optimizer that made no step yet gets its states by "
+        "one with learning rate 0"
+    )
+    return Use(call, GET, given, {"_model": model, "_optimizer": optimizer}, message)
+
+
+def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use | None:
+    """A call that makes states to load, which torch's function does itself; None where it has no such place."""
+    call, name = context.call_of(attribute), attribute.attr
+    if call is None or name not in _LOADING or any(k.arg is None for k in call.keywords):
+        return None
+    state = next(filter(None, (_given(call, name, each) for each in _STATES)), None)
+    model, optimizer = (_given(call, name, each) for each in ("model", "optim"))
+    if state is None or model is None or optimizer is None:
+        return None
+    if name == "flatten_sharded_optim_state_dict":
+        setting = replace(setting, full="False")
+    elif name != "optim_state_dict_to_load":
+        setting = replace(setting, full="True")
+    if setting.full != "False" and (is_side_by_side(context) or _is_read_as_shards(context, state)):
+        return None
+    options = setting.to_set()
+    given = ("_model", "_optimizer", "_state", *([f"options={options}"] if options else []))
+    parts = {"_model": model, "_optimizer": optimizer, "_state": state}
+    message = f"becomes {SET}, which also loads the states"
+    use = Use(call, SET, given, parts, message)
+    statement = context.file.statement(call)
+    if _is_load(statement, optimizer, call):
+        assert isinstance(statement, ast.Expr)
+        assert isinstance(statement.value, ast.Call)
+        return replace(use, node=statement.value)
+    match statement:
+        case ast.Assign([ast.Name(assigned)]):
+            load = _load_behind(context, statement, optimizer)
+            return replace(use, load=load) if load else replace(use, assigned=assigned)
+    return None
+
+
+def _is_read_as_shards(context: Context, state: ast.expr) -> bool:
+    """Whether a state comes from `load_sharded_optimizer_state_dict`, which reads FSDP1's shards."""
+    root = root_of(state)
+    bindings = context.file.bindings(root) if root is not None else []
+    values = (each.value for each in bindings if isinstance(each, Assigned))
+    return any("load_sharded_optimizer_state_dict" in ast.unparse(value) for value in values)
+
+
+def _load_behind(context: Context, statement: ast.Assign, optimizer: ast.expr) -> ast.stmt | None:
+    """The statement behind one that loads what that assigns, which nothing else reads."""
+    block, (target,) = context.file.block(statement), statement.targets
+    assert isinstance(target, ast.Name)
+    end = statement.end_lineno or statement.lineno
+    reads = [read for read in context.file.reads(target) if read.lineno > end]
+    below = block[block.index(statement) + 1 :]
+    if (
+        len(reads) == 1
+        and below
+        and _is_load(context.file.statement(reads[0]), optimizer, reads[0])
+    ):
+        load = context.file.statement(reads[0])
+        return load if load in below else None
+    return None
+
+
+def _is_load(statement: ast.AST, optimizer: ast.expr, state: ast.expr) -> bool:
+    """Whether a statement is `optimizer.load_state_dict(state)`."""
+    match statement:
+        case ast.Expr(ast.Call(ast.Attribute(owner, "load_state_dict"), [given], [])):
+            return given is state and ast.unparse(owner) == ast.unparse(optimizer)
+    return False
+
+
+def _given(call: ast.Call, function: str, parameter: str) -> ast.expr | None:
+    names = (_GETTING | _LOADING)[function]
+    if function == "optim_state_dict_to_load" and len(call.args) > 1:
+        if "model" in ast.unparse(call.args[1]).lower():  # the order of torch 2.0
+            names = ("optim_state_dict", "model", "optim")
+    position = names.index(parameter) if parameter in names else None
+    found = keyword(call, parameter, position)
+    is_none = isinstance(found, ast.Constant) and found.value is None
+    return None if is_none else found

@@ -1,0 +1,222 @@
+"""FSDP1's type of state dicts and its configurations as torch's `StateDictOptions`, each flag by its expression."""
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.conditions import either
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.facts.names import TORCH
+from fsdp_migrate.facts.scopes import Assigned
+
+MODULE = "torch.distributed.checkpoint.state_dict"
+_KIND = "StateDictType"
+_FULL, _SHARDED = "FULL_STATE_DICT", "SHARDED_STATE_DICT"
+_TRUE, _FALSE = "True", "False"
+_OFFLOAD, _RANK_0 = "offload_to_cpu", "rank0_only"
+# Whether each configuration offloads where it is not said: that of an optimizer does.
+_CONFIGURATIONS = {
+    "FullStateDictConfig": _FALSE,
+    "ShardedStateDictConfig": _FALSE,
+    "FullOptimStateDictConfig": _TRUE,
+    "ShardedOptimStateDictConfig": _TRUE,
+}
+# Programs with several models side by side, each in a group with a first rank of its own.
+_SIDE_BY_SIDE = r"model_parallel|tensor_parallel|pipeline_parallel|get_data_parallel_rank"
+_GROUPS = r"\bprocess_group[\"']?\s*[:=]|\bdevice_mesh[\"']?\s*[:=]"
+_FIRST = re.compile(r"rank|main|master|first|primary|should_save", re.IGNORECASE)
+
+
+class Untranslatable(Exception):
+    """A type that torch's options do not say; the message is for users."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A type of state dicts with its configuration.
+
+    Attributes:
+        full: whether state dicts are whole, as source.
+        offload: whether they are on the CPU, as source.
+        rank_0: whether only the first rank has them, as source.
+        spent: FSDP1's code that nothing needs any more.
+        imports: names that the sources use.
+    """
+
+    full: str = _TRUE
+    offload: str = _FALSE
+    rank_0: str = _FALSE
+    spent: tuple[ast.AST, ...] = ()
+    imports: tuple[Import, ...] = ()
+
+    def to_get(self, *, for_rank_0: bool, side_by_side: bool) -> str:
+        """The options for getting a state dict; "" where torch's defaults say the same.
+
+        Args:
+            for_rank_0: whether the program uses the state dict on one rank alone.
+            side_by_side: whether the first rank of a model may be another than rank 0, which alone torch gives whole
+                state dicts on the CPU.
+        """
+        offload = self.offload
+        if self.full == _TRUE:
+            offload = self._on_rank_0(for_rank_0)
+            if side_by_side:
+                offload = _FALSE
+        return _code(full_state_dict=self.full, cpu_offload=offload)
+
+    def _on_rank_0(self, for_rank_0: bool) -> str:
+        """Whether whole tensors are for rank 0 alone, as source: torch gives them to it on the CPU, or to every rank."""
+        if self.rank_0 == _FALSE:
+            return _TRUE if self.offload == _TRUE and for_rank_0 else _FALSE
+        if self.rank_0 == _TRUE:
+            return _TRUE if self.offload == _FALSE else self.offload
+        return self.rank_0
+
+    def to_set(self, strict: str = _TRUE) -> str:
+        """The options for loading one: rank 0's tensors are sent to the others, so that missing keys are an error."""
+        code = _code(full_state_dict=self.full, broadcast_from_rank0=self.full)
+        if strict == _TRUE:
+            return code
+        inside = code.partition("(")[2].removesuffix(")")
+        return f"StateDictOptions({', '.join(filter(None, (inside, f'strict={strict}')))})"
+
+
+def _code(**flags: str) -> str:
+    given = [f"{name}={value}" for name, value in flags.items() if value != _FALSE]
+    return f"StateDictOptions({', '.join(given)})" if given else ""
+
+
+def is_side_by_side(context: Context) -> bool:
+    """Whether rank 0 of a model may be another rank than the first of all."""
+    return context.program.has(_SIDE_BY_SIDE) and context.program.has(_GROUPS)
+
+
+def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
+    """The setting of models and that of optimizers that a call of `state_dict_type` gives.
+
+    Raises:
+        Untranslatable: if torch's options do not say it.
+    """
+    if any(each.arg is None for each in call.keywords):
+        raise Untranslatable("it unpacks its arguments")
+    kind = keyword(call, "state_dict_type", 1)
+    if kind is None:
+        raise Untranslatable("its type is not shown")
+    full, used = _full(context, kind)
+    spent: list[ast.AST] = [call.func]
+    imports: list[Import] = []
+    if used is None:
+        spent.append(kind)
+    elif used == _KIND:
+        imports.append(Import(TORCH, _KIND))
+    found = []
+    for name, position, default in (
+        ("state_dict_config", 2, _FALSE),
+        ("optim_state_dict_config", 3, _TRUE),
+    ):
+        config = keyword(call, name, position)
+        offload, rank_0 = default, _FALSE
+        if config is not None and not _is_none(config):
+            offload, rank_0, is_known = _flags(context, config)
+            spent += [config] if is_known else []
+        found.append((offload, rank_0))
+    (offload, rank_0), (offload_too, rank_0_too) = found
+    own = Setting(full, offload, rank_0, tuple(spent), tuple(imports))
+    optimizers = Setting(full, offload_too, rank_0_too, tuple(spent), tuple(imports))
+    if keyword(call, "optim_state_dict_config", 3) is None and own.rank_0 == _TRUE:
+        # Written beside the model's, by the rank that has that.
+        optimizers = Setting(full, _TRUE, _TRUE, tuple(spent), tuple(imports))
+    return own, optimizers
+
+
+def _is_none(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
+
+
+def _full(context: Context, kind: ast.expr) -> tuple[str, str | None]:
+    """Whether a type is the whole one, as source; and the name that the source needs, "" for none, None for a literal."""
+    member = context.member(kind)
+    if member is not None and member[0] == _KIND:
+        if member[1] not in (_FULL, _SHARDED):
+            raise Untranslatable(f"{member[1]} has no counterpart")
+        return (_TRUE if member[1] == _FULL else _FALSE), None
+    if isinstance(kind, ast.IfExp):
+        (one, _), (other, _) = _full(context, kind.body), _full(context, kind.orelse)
+        return either(kind.test, one, other, context.source), None
+    values = list(_values(context, kind))
+    if len(values) == 1 and values[0] is not kind:
+        made = context.member(values[0])
+        if isinstance(values[0], ast.IfExp) or (made is not None and made[0] == _KIND):
+            return _full(context, values[0])
+    spelled = _spelled(context)
+    return f"{ast.unparse(kind)} == {spelled or _KIND}.{_FULL}", "" if spelled else _KIND
+
+
+def _spelled(context: Context) -> str:
+    """How the file writes FSDP1's enum; "" where it does not."""
+    nodes = (node for node, name in context.references.items() if name == _KIND)
+    return next((ast.unparse(node) for node in nodes), "")
+
+
+def _values(context: Context, value: ast.expr) -> Iterator[ast.expr]:
+    """The expressions of this file that can give a name or an attribute of `self` its value; the value itself if none."""
+    file = context.file
+    found: Sequence[ast.expr | None] = ()
+    if isinstance(value, ast.Name):
+        bindings = file.bindings(value)
+        if bindings and all(isinstance(b, Assigned) and not b.path for b in bindings):
+            found = [b.value for b in bindings if isinstance(b, Assigned)]
+    elif isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name):
+        around = file.enclosing_class(value)
+        stores = [a for a in file.attributes.get(value.attr, ()) if isinstance(a.ctx, ast.Store)]
+        own = [a for a in stores if file.enclosing_class(a) is around]
+        found = [getattr(file.parents[store], "value", None) for store in own]
+    given = [each for each in found if each is not None]
+    yield from given if given and len(given) == len(found) else [value]
+
+
+def _flags(context: Context, config: ast.expr) -> tuple[str, str, bool]:
+    """What a configuration says of offloading and of rank 0, as source, and whether its own code is no longer needed."""
+    if isinstance(config, ast.IfExp):
+        one, other = _flags(context, config.body), _flags(context, config.orelse)
+        flags = [
+            either(config.test, a, b, context.source)
+            for a, b in zip(one[:2], other[:2], strict=True)
+        ]
+        return flags[0], flags[1], one[2] and other[2]
+    if isinstance(config, ast.Call):
+        name = context.fsdp1(config.func) or ""
+        if name in _CONFIGURATIONS:
+            offload = keyword(config, _OFFLOAD, 0)
+            rank_0 = keyword(config, _RANK_0, 1)
+            return (
+                _CONFIGURATIONS[name] if offload is None else ast.unparse(offload),
+                _FALSE if rank_0 is None else ast.unparse(rank_0),
+                True,
+            )
+    every = {_flags(context, each) for each in _values(context, config) if each is not config}
+    uses = (use for flag in (_OFFLOAD, _RANK_0) for use in context.file.attributes.get(flag, ()))
+    if len(every) == 1 and all(isinstance(use.ctx, ast.Load) for use in uses):
+        return every.pop()
+    source = ast.unparse(config)
+    return f"{source}.{_OFFLOAD}", f"{source}.{_RANK_0}", False
+
+
+def is_for_rank_0(context: Context, call: ast.expr) -> bool:
+    """Whether every use of what is assigned from a call is under a test for one rank, in torch's form."""
+    file = context.file
+    if context.form != "torch":
+        return False
+    statement = file.parents[call]
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return False
+    reads = file.reads(statement.targets[0])
+    return bool(reads) and all(_is_under_test(context, read) for read in reads)
+
+
+def _is_under_test(context: Context, node: ast.AST) -> bool:
+    around = context.file.ancestors(node)
+    tests = (each.test for each in around if isinstance(each, ast.If | ast.IfExp))
+    return any(_FIRST.search(ast.unparse(test)) for test in tests)
