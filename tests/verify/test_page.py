@@ -11,6 +11,7 @@ from fsdp_migrate.verify.causes import find
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.verify.where.lines import Line, Pair
 
 from . import written
 from .written import run
@@ -29,9 +30,21 @@ def verdict(one: Run, other: Run) -> Verdict:
         notes=[EVIL],
         diff=DIFF,
         environment={"torch": "2.13.0", "arguments": EVIL},
+        where=LINES,
     )
 
 
+LINES = [
+    Line(
+        "train.py",
+        28,
+        f"if name == {EVIL}:",
+        (Pair("name", f"'_fsdp_wrapped_module.{EVIL}'", f"'{EVIL}'"),),
+        rank=1,
+        rules=("FSDP007",),
+        around=((27, "for name in names:"), (28, f"    if name == {EVIL}:")),
+    )
+]
 DOWN = [3.0, 2.0, 1.5, 1.25]
 VERDICTS = {
     "the same": verdict(run(DOWN, DOWN), run(DOWN, DOWN)),
@@ -99,3 +112,22 @@ def test_what_is_no_number_is_marked() -> None:
     page = render(VERDICTS["no number"], "train.py")
     for title in ("original, step 2: nan", "migrated, step 1: inf", "migrated, step 3: -inf"):
         assert f"<title>{title}</title>" in page
+
+
+def test_a_line_that_differs_is_a_link_with_both_values_beside_it() -> None:
+    page = render(VERDICTS["different"], "train.py")
+    assert page.count('<a href="#line-train.py:28">train.py:28</a>') == 1
+    assert page.count('id="line-train.py:28"') == 1
+    assert "train.py:28, rank 1, FSDP007" in page
+    # Once beside the link, once in the table.
+    assert page.count("_fsdp_wrapped_module.&lt;script&gt;") == 2
+    text = VERDICTS["different"].to_json()["where"][0]
+    assert (text["file"], text["line"], text["rank"]) == ("train.py", 28, 1)
+    assert text["pairs"][0]["migrated"] == f"'{EVIL}'"
+    assert text["text"].startswith("train.py:28: `if name ==")
+
+
+def test_without_such_lines_the_page_has_no_part_for_them() -> None:
+    page = render(replace(VERDICTS["different"], where=[]), "train.py")
+    assert "Lines that differ" not in page
+    assert "Where the programs differ" not in page
