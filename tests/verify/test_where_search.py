@@ -201,6 +201,16 @@ def test_other_rounds_over_parameters_are_known(tmp_path: Path) -> None:
         ("list of 2 (~flat parameter (3,), 1)", "list of 2 (~DTensor (1, 3), 1)", Grade.KNOWN),
         ("list of 2 (~flat parameter (3,), 1)", "list of 3 (~DTensor (1, 3), 1)", Grade.OTHER),
         ("5", "~DTensor (8, 8)", Grade.OTHER),
+        (
+            "dict of 1 (0: {'exp_avg': tensor float32 (9,) |1|})",
+            "dict of 2 (0: {'exp_avg': ~DTensor (3,)})",
+            Grade.KNOWN,
+        ),
+        (
+            "dict of 1 (0: {'rate': tensor float32 (9,) |1|})",
+            "dict of 2 (0: {'rate': ~DTensor (3,)})",
+            Grade.OTHER,
+        ),
     ],
 )
 def test_what_two_forms_mean(old: str, new: str, expected: Grade) -> None:

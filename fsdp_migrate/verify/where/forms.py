@@ -13,6 +13,7 @@ _SHARDED = re.compile(r"~[a-zA-Z ]+\([^)]*\)")
 _TENSOR = re.compile(
     r"tensor \w+(?: \([^)]*\))?(?: \|[^|]*\|)?|(?:True|False|nan|-?inf|-?[\d.e+-]+) (?:b?float|u?int|bool)\d*|None"
 )
+_MOMENTS = re.compile(r"'(exp_avg|momentum_buffer|square_avg)'")
 _OBJECT = re.compile(r"\bobject \w+")
 _COUNT = re.compile(r"(of) (\d+)")
 
