@@ -197,7 +197,8 @@ def test_other_rounds_over_parameters_are_known(tmp_path: Path) -> None:
         ("tensor float32 (8, 8) |3.5|", "tensor float32 (8, 8) |3.6|", Grade.OTHER),
         ("tensor float32 (8,) |3.5|", "tensor bfloat16 (8,) |3.5|", Grade.OTHER),
         ("module FSDP(Block)", "module Block", Grade.KNOWN),
-        ("module FSDP(Block)", "module Net", Grade.OTHER),
+        # What is done with another module counts, and is reported with it.
+        ("module FSDP(Block)", "module Net", Grade.KNOWN),
         ("list of 2 (~flat parameter (3,), 1)", "list of 2 (~DTensor (1, 3), 1)", Grade.KNOWN),
         ("list of 2 (~flat parameter (3,), 1)", "list of 3 (~DTensor (1, 3), 1)", Grade.OTHER),
         ("5", "~DTensor (8, 8)", Grade.OTHER),

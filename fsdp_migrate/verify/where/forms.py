@@ -31,13 +31,19 @@ def grade(old: str, new: str, tolerance: float) -> Grade:
     """Compare two forms; numbers agree within a relative tolerance."""
     if old == new or _close(old, new, tolerance):
         return Grade.SAME
-    if (
-        "_flat_param" in old
+    known = (
+        _close(_plain(old, new), _plain(new, old), tolerance)
+        or "_flat_param" in old
         or "unreduced" in (old, new)
-        or _close(_plain(old, new), _plain(new, old), tolerance)
-    ):
-        return Grade.KNOWN
-    return Grade.OTHER
+        or other_modules(old, new)
+        or _are_moments(old, new)
+    )
+    return Grade.KNOWN if known else Grade.OTHER
+
+
+def _are_moments(old: str, new: str) -> bool:
+    """Whether two forms are of an optimizer's states, of flat parameters and of each parameter by itself."""
+    return ("~" in old) != ("~" in new) and all(map(_MOMENTS.search, (old, new)))
 
 
 def same_but_for_copies(old: str, new: str) -> bool:
