@@ -27,6 +27,8 @@ from fsdp_migrate.settings import Options
 # Findings by hand that somebody read and found to be wrong: repository, file and code, one a line.
 FALSE_ALARMS = Path(__file__).parent / "false_alarms.txt"
 FORMS = ("auto", "torch", "bridge")
+# The rules of constructors and of state-dict contexts: what they say of one comes first.
+OWN = ("FSDP002", "FSDP331")
 CALLS = tuple(form.value for form in Form)
 ACTIONS = tuple(action.value for action in Action)
 COLUMNS = (
@@ -113,10 +115,10 @@ class Repository:
             self.left.append(f"- {place}, `{construct.text}`, {form_of_it}: {why}")
 
     def _reason(self, path: str, construct: Construct) -> str:
-        """What the findings on the first lines of a construct say: first those that are no rewrite."""
+        """What the findings on the first lines of a construct say: first its own, and those that are no rewrite."""
         head = range(construct.first, min(construct.last, construct.first + 15) + 1)
         found = [each for each in self._findings.get(path, ()) if each.line in head]
-        found.sort(key=lambda finding: finding.action is Action.REWRITE)
+        found.sort(key=lambda each: (each.code not in OWN, each.action is Action.REWRITE))
         reasons = []
         for finding in found:
             message = finding.message.replace(f"{self.folder.parent}/", "").replace("|", "\\|")
