@@ -231,8 +231,7 @@ class _Search:
 
     def makes_object(self, file: File, call: ast.Call) -> bool:
         """Whether a call is of a class of the program."""
-        found = self.program.definitions(call.func, file)
-        return any(isinstance(definition.node, ast.ClassDef) for definition in found)
+        return any(isinstance(cls.node, ast.ClassDef) for cls in defined(self.program, file, call))
 
     def functions(self, file: File, call: ast.Call) -> list[Definition]:
         """The functions of the program that a call can run: by name, or a method of the same class."""
@@ -242,10 +241,16 @@ class _Search:
             if function.value.id in ("self", "cls") and cls is not None:
                 own = [node for node in cls.body if isinstance(node, _FUNCTIONS)]
                 return [Definition(file, node) for node in own if node.name == function.attr]
-        if not isinstance(function, ast.Name | ast.Attribute):
-            return []
-        found = [m for m in self.program.meanings(function, file) if isinstance(m, Definition)]
+        found = defined(self.program, file, call)
         return [each for each in found if isinstance(each.node, _FUNCTIONS)]
+
+
+def defined(program: Program, file: File, call: ast.Call) -> list[Definition]:
+    """The functions and classes of the program that a call can be of, in any of its files."""
+    if not isinstance(call.func, ast.Name | ast.Attribute):
+        return []
+    found = program.meanings(call.func, file)
+    return [meaning for meaning in found if isinstance(meaning, Definition)]
 
 
 def default_of(function: ast.AST, name: str) -> ast.expr | None:

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Sequence
 
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
-from fsdp_migrate.codemods.constructor.flow import Flow
+from fsdp_migrate.codemods.constructor.flow import Flow, defined
 from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.constructor.options import (
     FIELDS,
@@ -237,7 +237,7 @@ def _can_have_batch_norms(construction: Construction) -> bool:
         path
         for end in construction.flow(module).ends
         if isinstance(end.node, ast.Call)
-        for cls in program.definitions(end.node.func, end.file)
+        for cls in defined(program, end.file, end.node)
         for path in program.reach.below(str(cls.file.path))
     }
     return not program.tree.having(_NORMS).isdisjoint(paths)
