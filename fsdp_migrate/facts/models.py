@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
+from fsdp_migrate.facts.answers import Answers
 from fsdp_migrate.facts.file import File, given, is_method, last_name, root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME
 from fsdp_migrate.facts.program import Definition, Program, is_module
@@ -35,14 +36,12 @@ class Models(Wrapping):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._answers: dict[tuple[ast.AST, bool], bool | None] = {}
+        self._answers = Answers[bool | None](False)
         # Whether it is also looked for what shows that an expression holds something else: `can_hold` gets the same answer
         # without that search, which is 6 in 100 of the instructions of a check.
         self._excludes = True
         self.arguments = cache(self._given)  # a parameter is read in many places
         self.called = cache(self._called)
-        # How many answers are being looked for, each for the sake of the one before.
-        self._depth = 0
         self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
 
     def can_hold(self, expression: ast.expr, file: File) -> bool:
@@ -55,15 +54,11 @@ class Models(Wrapping):
 
     def sharded(self, expression: ast.expr, file: File) -> bool | None:
         """True for what can be a model that FSDP1 wrapped, False for what is shown to be something else, else None."""
-        key = expression, self._excludes
-        if key not in self._answers:
-            if self._depth > _DEEP:
-                return None
-            self._answers[key] = False  # what leads back to itself adds nothing
-            self._depth += 1
-            self._answers[key] = self._sharded(expression, file)
-            self._depth -= 1
-        return self._answers[key]
+        if self._answers.depth > _DEEP:
+            self._answers.unfinished()
+            return None
+        question = expression, self._excludes
+        return self._answers.of(question, lambda: self._sharded(expression, file))
 
     def _sharded(self, expression: ast.expr, file: File) -> bool | None:
         if isinstance(expression, ast.Call):

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from fsdp_migrate.facts.answers import Answers
 from fsdp_migrate.facts.file import File, given, last_name, root_of
 from fsdp_migrate.facts.models import Models, either, is_unbound
 from fsdp_migrate.facts.program import Definition
@@ -39,7 +40,7 @@ class Taken:
         self.models = models
         # Whether a model counts only where the program shows that it is sharded.
         self.proven = proven
-        self._known: dict[Any, bool | None] = {}
+        self._answers = Answers[bool | None](False)
         # Whether it is also looked for what shows that an expression is something else, as facts/models.py does.
         self._excludes = True
         # The call whose result is asked for, and where: its function's parameters are what it gives.
@@ -73,14 +74,9 @@ class Taken:
         key = expression, path, self._call and self._call[0], self._excludes
         if path is not None and len(path) > _DEEP:
             return None
-        if key not in self._known:
-            self._known[key] = False  # what leads back to itself adds nothing
-            self._known[key] = (
-                self._is_one(expression, file)
-                if path is None
-                else self._are_several(expression, path, file)
-            )
-        return self._known[key]
+        if path is None:
+            return self._answers.of(key, lambda: self._is_one(expression, file))
+        return self._answers.of(key, lambda: self._are_several(expression, path, file))
 
     def _is_one(self, expression: ast.expr, file: File) -> bool | None:
         if isinstance(expression, ast.Name):

@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fsdp_migrate.facts.answers import Answers
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import NAMES, fsdp1_name
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Opaque, Scope
@@ -91,7 +92,7 @@ class Program:
         self._once: dict[tuple[Callable[..., Any], tuple[object, ...]], Any] = {}
         self._mentioning = frozenset(self._loaded)
         self.fsdp1_aliases = cache(self._fsdp1_aliases)
-        self._known: dict[tuple[int, str, bool], tuple[Meaning, ...]] = {}
+        self._meant = Answers[tuple[Meaning, ...]](())
         self.dotted = cache(self._dotted)
         self.definition = cache(self._definition)
         self.calls = cache(self._calls)
@@ -259,12 +260,11 @@ class Program:
     def _bound(
         self, name: str, file: File, scope: Scope, bindings: list[Binding], everywhere: bool
     ) -> tuple[Meaning, ...]:
-        key = id(scope), name, everywhere
-        if key not in self._known:
-            self._known[key] = ()  # a name that leads back to itself adds nothing
+        def find() -> tuple[Meaning, ...]:
             found = (m for b in bindings for m in self._binding(b, file, scope, everywhere))
-            self._known[key] = tuple(dict.fromkeys(found))
-        return self._known[key]
+            return tuple(dict.fromkeys(found))
+
+        return self._meant.of((id(scope), name, everywhere), find)
 
     def _binding(
         self, binding: Binding, file: File, scope: Scope, everywhere: bool

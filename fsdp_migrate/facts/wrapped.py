@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.facts.answers import Answers
 from fsdp_migrate.facts.file import File, given, last_name
 from fsdp_migrate.facts.models import Models
 from fsdp_migrate.facts.program import Program
@@ -24,14 +25,11 @@ class Wrapped:
 
     def __init__(self, models: Models) -> None:
         self.models = models
-        self._known: dict[ast.AST, bool] = {}
+        self._answers = Answers[bool](False)
 
     def is_inside(self, expression: ast.expr, file: File) -> bool:
         """Whether an expression can be a module inside of a wrapper, and not the wrapper."""
-        if expression not in self._known:
-            self._known[expression] = False  # what leads back to itself adds nothing
-            self._known[expression] = self._is_inside(expression, file)
-        return self._known[expression]
+        return self._answers.of(expression, lambda: self._is_inside(expression, file))
 
     def _is_inside(self, expression: ast.expr, file: File) -> bool:
         if not isinstance(expression, ast.Name | ast.Attribute):
