@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from . import tensor_parallel
 from .refusals import UnsupportedInFSDP2
 
 _SAID: dict[tuple[str, str], str] = {}
@@ -55,6 +56,16 @@ def of_norm(gradients: Any) -> None:
             "FSDP302",
             "torch.nn.utils.clip_grad_norm_ clips by the norm over all ranks: under FSDP1 each rank clipped by the "
             "norm of its own shards",
+        )
+
+
+def of_parallel_norm(parameters: Any) -> None:
+    """Before the runtime's ``clip_grad_norm_`` takes the norm of gradients."""
+    if any(isinstance(p, DTensor) and tensor_parallel.is_parallel(p) for p in parameters):
+        say(
+            "FSDP302",
+            "clip_grad_norm_ clips by the norm over all ranks, those of tensor parallelism too: under FSDP1 each of "
+            "these clipped by the norm of its own part of the model",
         )
 
 

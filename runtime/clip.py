@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from .changed import of_parallel_norm
 from .gather import current_device, local_shard
 from .gradients import as_fsdp1_shows
 from .torch_private import resharded
@@ -47,6 +48,7 @@ def clip_grad_norm_(
         return norm
     parameters = _listed(parameters)
     norm_type = float(norm_type)
+    of_parallel_norm(parameters)
 
     # Grouped by parameter, not by gradient: all ranks must make the same calls even if one has no
     # gradient.

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from . import tensor_parallel
 from .torch_private import group_of_shards
 
 
@@ -13,8 +14,14 @@ from .torch_private import group_of_shards
 def gather(tensor: DTensor, offload_to_cpu: bool = False) -> torch.Tensor:
     """The whole tensor; gathered on the mesh's device, as the backend may know no other, by all ranks of the mesh.
 
-    Where nothing is sharded the result may be the memory of ``tensor`` itself: see :func:`apart_from`.
+    Of a tensor-parallel model it is whole over FSDP's ranks, a DTensor still, as FSDP1's. Where nothing is sharded the
+    result may be the memory of ``tensor`` itself: see :func:`apart_from`.
     """
+    if tensor_parallel.is_shown(tensor):
+        return offloaded(tensor) if offload_to_cpu else tensor
+    part = tensor_parallel.over_fsdp(tensor)
+    if part is not None:
+        return tensor_parallel.whole_over_fsdp(gather(part, offload_to_cpu), tensor)
     mesh, local = tensor.device_mesh, tensor.to_local()
     if local.device.type != mesh.device_type:
         local = local.to(current_device(mesh.device_type))
@@ -28,8 +35,13 @@ def gather(tensor: DTensor, offload_to_cpu: bool = False) -> torch.Tensor:
 def shard(whole: torch.Tensor, like: DTensor) -> DTensor:
     """This rank's part of ``whole``, laid out as ``like`` is; without communication, and on the mesh's device.
 
-    Where nothing is sharded it may be the memory of ``whole``.
+    Where nothing is sharded it may be the memory of ``whole``. Of a tensor-parallel model ``whole`` may be what
+    :func:`gather` gives.
     """
+    part = tensor_parallel.over_fsdp(like)
+    if part is not None:
+        own = shard(tensor_parallel.part_of(whole, like), part)
+        return _with_local(own.to_local(), like)
     return distribute_tensor(whole.detach(), like.device_mesh, like.placements, src_data_rank=None)
 
 
@@ -44,7 +56,7 @@ def sharded_as(value: torch.Tensor, like: DTensor) -> torch.Tensor:
         return value
     if isinstance(value, DTensor):
         if (value.device_mesh, value.placements) != (like.device_mesh, like.placements):
-            value = shard(gather(value), like)
+            value = shard(_as_gathered(value, like), like)
     elif hasattr(value, "local_shards"):
         value = _from_sharded_tensor(value, like)
     else:
@@ -56,19 +68,25 @@ def sharded_as(value: torch.Tensor, like: DTensor) -> torch.Tensor:
     return _with_local(local.to(device), value)
 
 
+def _as_gathered(value: DTensor, like: DTensor) -> torch.Tensor:
+    """``value`` as :func:`gather` gives ``like``, or the whole of it."""
+    whole = gather(value)
+    if isinstance(whole, DTensor) and not tensor_parallel.shows(whole, like):
+        return whole.full_tensor()
+    return whole
+
+
 def is_sharded(tensor: DTensor) -> bool:
-    """Whether ranks hold different parts: not so under NO_SHARD, nor on one rank."""
-    mesh = tensor.device_mesh
-    return any(
-        mesh.size(dim) > 1 and not placement.is_replicate()
-        for dim, placement in enumerate(tensor.placements)
-    )
+    """Whether FSDP's ranks hold different parts: not so under NO_SHARD, nor on one rank."""
+    mesh, placements = tensor.device_mesh, tensor.placements
+    dims = tensor_parallel.dims_of_fsdp(tensor)
+    return any(mesh.size(dim) > 1 and not placements[dim].is_replicate() for dim in dims)
 
 
 def is_first(tensor: DTensor) -> bool:
     """Whether this rank is the first of those that share the shards, or hold the same."""
     mesh = tensor.device_mesh
-    every = range(mesh.ndim)
+    every = tensor_parallel.dims_of_fsdp(tensor)
     shared = [dim for dim in every if not tensor.placements[dim].is_replicate()]
     dims = shared if is_sharded(tensor) else every
     return all(mesh.get_local_rank(dim) == 0 for dim in dims)

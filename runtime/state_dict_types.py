@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from . import api
+from . import api, tensor_parallel
 from .attributes import attributes_of
 from .forms import WRAPPED, or_fsdp1s, unit_of
 from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
@@ -93,6 +93,7 @@ def _follow(module: nn.Module, settings: api.StateDictSettings) -> None:
         if isinstance(module, FSDPModule):
             module.register_state_dict_pre_hook(_begin)  # type: ignore[no-untyped-call]
             module.register_state_dict_post_hook(_save)  # type: ignore[no-untyped-call]
+            tensor_parallel.follow(module)
     _in_force[module] = settings
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from . import tensor_parallel
 from .api import ShardingStrategy
 from .attributes import given_attributes
 from .forms import or_fsdp1s
@@ -72,14 +73,15 @@ def whole_parameters(
         write_back(unit, parameter_groups(unit))
         tell_of_change(unit)
         unit.reshard()
+        tensor_parallel.follow(unit)
     places = _places(units)
     summoned: dict[Any, nn.Parameter] = {}
     for sharded in places:  # a collective each: every rank gathers, even one that keeps its shards
         whole = nn.Parameter(gather(sharded, offload_to_cpu), sharded.requires_grad)
         if with_grads and sharded.grad is not None:
             whole.grad = gather(sharded.grad, offload_to_cpu)
-        mesh = sharded.device_mesh
-        if not rank0_only or mesh.get_local_rank(mesh.ndim - 1) == 0:
+        last = tensor_parallel.dims_of_fsdp(sharded)[-1]
+        if not rank0_only or sharded.device_mesh.get_local_rank(last) == 0:
             summoned[sharded] = whole
     for sharded, whole in summoned.items():
         _put(whole, places[sharded])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -71,6 +71,16 @@ def parameter_groups(unit: FSDPModule) -> list[Any]:
         return list(state._fsdp_param_groups)
     group = getattr(state, "_fsdp_param_group", None)
     return [] if group is None else [group]
+
+
+def parallel_parameters(unit: FSDPModule) -> Iterator[tuple[Any, Any, Any]]:
+    """Of parameters that were DTensors before, by tensor parallelism: the meshes of both together, of FSDP, and theirs."""
+    for group in parameter_groups(unit):
+        for parameter in group.fsdp_params:
+            spec = getattr(parameter, "_unsharded_dtensor_spec", None)  # torch >= 2.12
+            spec = spec or getattr(parameter, "_tp_spec", None)
+            if spec is not None and not getattr(group.mesh_info, "is_spmd_mesh", False):
+                yield parameter.sharded_param.device_mesh, group.mesh_info.mesh, spec.mesh
 
 
 # A unit that is sharded itself, rather than the module inside it #

@@ -53,8 +53,6 @@ def tell_of_change(unit: Any) -> None:
     groups = [group for group in torch_private.parameter_groups(unit) if group.is_unsharded]
     for parameter in (each for group in groups for each in group.fsdp_params):
         kept, now = parameter._unsharded_param, parameter.sharded_param
-        if isinstance(kept, DTensor):  # of tensor parallelism
-            continue
         before = shard(kept, now).to_local()
         if not torch.equal(before, now.to_local().to(before)):
             changed.say(

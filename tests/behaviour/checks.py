@@ -27,6 +27,15 @@ from fsdp_migrate.runtime import FullyShardedDataParallel, changed
 from fsdp_migrate.runtime.gradients import is_unreduced
 
 from .areas.common import Block, batches, net, train
+from .areas.tensor_parallel import (
+    by_rows,
+    in_units,
+    one_layer,
+    parallel,
+    trained,
+    two_by_two,
+    two_layers,
+)
 
 Check = Callable[[], None]
 CHECKS: dict[str, tuple[int, Check]] = {}  # with the number of ranks
@@ -129,6 +138,78 @@ def hybrid_over_one_shard_synchronizes() -> None:
     mesh = init_device_mesh("cpu", (4, 1), mesh_dim_names=("replicate", "shard"))
     model = FullyShardedDataParallel(tiny(), sharding_strategy="HYBRID_SHARD", device_mesh=mesh)
     assert all(map(same_on_all_ranks, whole_gradients(backward(model))))
+
+
+@check(ranks=4)
+def norms_of_tensor_parallel_models() -> None:
+    """Over all ranks, as without sharding, with a word on it: FSDP1's were those of parts."""
+    from in_place import BRIDGE, IN_PLACE  # ranks run in tests/, pytest does not
+
+    for api, make in product((BRIDGE, IN_PLACE), (parallel, in_units, one_layer)):
+        changed._SAID.clear()
+        mesh = two_by_two()
+        model: Any = make(api, mesh, sync_module_states=True)
+        alone = net() if make is not one_layer else nn.Sequential(nn.Linear(4, 6, bias=False))
+        with runtime.summon_full_params(model):
+            values = [p.full_tensor() if isinstance(p, DTensor) else p for p in model.parameters()]
+        for parameter, value in zip(alone.parameters(), values, strict=True):
+            parameter.data = value.clone()
+        for each in (model, alone):
+            each(torch.ones(2, 4)).square().sum().backward()
+        expected = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
+        with pytest.warns(runtime.ChangedFromFSDP1, match="FSDP302"):
+            norm = model.clip_grad_norm_(0.1)
+        assert torch.allclose(norm, expected, rtol=1e-5)
+        for parameter, own in zip(model.parameters(), alone.parameters(), strict=True):
+            assert torch.allclose(parameter.grad.full_tensor(), own.grad, rtol=1e-4, atol=1e-7)
+
+
+@check(ranks=4)
+def states_of_tensor_parallel_models_load() -> None:
+    """What is whole over FSDP's ranks, or over all of them, goes into models and optimizers; FSDP1 took no optimizer's."""
+    from in_place import BRIDGE, IN_PLACE  # ranks run in tests/, pytest does not
+
+    for api, make in product((BRIDGE, IN_PLACE), (parallel, in_units, one_layer)):
+        mesh = two_by_two()
+        model: Any = make(api, mesh)
+        optimizer = trained(model, mesh)
+        states = api.FSDP.optim_state_dict(model, optimizer)
+        again = torch.optim.Adam(model.parameters(), lr=0.05)
+        again.load_state_dict(api.FSDP.optim_state_dict_to_load(model, again, states))
+        for parameter, state in optimizer.state.items():
+            assert torch.equal(
+                again.state[parameter]["exp_avg"].to_local(), state["exp_avg"].to_local()
+            )
+        state = model.state_dict()
+        whole = {k: v.full_tensor() if isinstance(v, DTensor) else v for k, v in state.items()}
+        before = [p.to_local().clone() for p in model.parameters()]
+        for given in (state, whole):
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.to_local().zero_()
+            model.load_state_dict(given)
+            now = [p.to_local() for p in model.parameters()]
+            assert all(map(torch.equal, before, now))
+
+
+@check(ranks=4)
+def forward_inside_of_summon_under_tensor_parallelism() -> None:
+    """Runs on the whole parameters, with what is changed there; FSDP1's gathered them again, or failed."""
+    from in_place import BRIDGE, IN_PLACE  # ranks run in tests/, pytest does not
+
+    for api, make in product((BRIDGE, IN_PLACE), (one_layer, by_rows, two_layers, in_units)):
+        mesh = two_by_two()
+        model: Any = make(api, mesh)
+        x = torch.ones(2, 4)
+        before = model(x)
+        with runtime.summon_full_params(model):
+            same = model(x)
+            for parameter in model.parameters():
+                parameter.data.mul_(0.5)
+            inside = model(x)
+        assert torch.allclose(before, same)
+        assert not torch.allclose(before, inside)
+        assert torch.allclose(inside, model(x))
 
 
 @check()

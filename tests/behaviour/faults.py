@@ -18,6 +18,7 @@ from fsdp_migrate.runtime import (
     in_place,
     in_place_units,
     state_dict_types,
+    tensor_parallel,
     torch_private,
 )
 from fsdp_migrate.runtime.api import (
@@ -252,3 +253,13 @@ def changes_are_lost() -> None:
         return summon(module, **{**options, "writeback": False})
 
     change(bridge.FullyShardedDataParallel, "summon_full_params", staticmethod(without_writeback))
+
+
+@found_by("tensor_parallel.summoned")
+def gathered_over_both_dimensions() -> None:
+    change(tensor_parallel, "over_fsdp", lambda tensor: None)
+
+
+@found_by("tensor_parallel.full_state_dicts", IN_PLACE)
+def saved_whole_over_both_dimensions() -> None:
+    change(tensor_parallel, "is_shown", lambda tensor: False)

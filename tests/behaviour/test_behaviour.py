@@ -88,11 +88,13 @@ def differs(result: dict[str, Any]) -> bool:
     return bool(result.get("refusal") or result["differences"])
 
 
-@pytest.mark.ranks
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(n, marks=MARKS[each.behaviour.ranks]) for n, each in FAULTS.items()]
+)
 def test_a_planted_fault_is_found(results: Run, fault: str) -> None:
-    found = results(2).get(f"fault.{fault}", [])
-    assert len(found) == 2
+    ranks = FAULTS[fault].behaviour.ranks
+    found = results(ranks).get(f"fault.{fault}", [])
+    assert len(found) == ranks
     assert all("error" not in result for result in found)
     assert any(differs(result[FAULTS[fault].form]) for result in found)
 
