@@ -20,6 +20,7 @@ from .forms import WRAPPED, is_fsdp1
 from .gradients import reduce_as_fsdp1
 from .interface import Interface
 from .materialize import own_modules
+from .mesh import MESH_DIM_NAMES
 from .older_optimizers import replace_parameters
 from .patches import install
 from .refusals import PRIVATE_PARTS, PrivatePart
@@ -120,7 +121,8 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
         before = {
             p: (m, name) for m in modules for name, p in m._parameters.items() if p is not None
         }
-        torch_private.shard(self, **options)
+        with torch_private.named_dimensions(options["mesh"], MESH_DIM_NAMES):
+            torch_private.shard(self, **options)
         reduce_as_fsdp1(self)
         after_sharding(self, arguments)
         if arguments.use_orig_params:

@@ -21,6 +21,7 @@ from .auto_wrap import plan_checked
 from .changed import place, say
 from .in_place_units import adopt
 from .materialize import own_modules
+from .mesh import MESH_DIM_NAMES
 from .older_optimizers import replace_parameters
 from .patches import install
 from .plan import Unit as Planned
@@ -79,7 +80,8 @@ def _each(
             casts = own.precision.cast_forward_inputs or own.precision.cast_root_forward_inputs
             options["mp_policy"] = replace(options["mp_policy"], cast_forward_inputs=casts)
         remember(module, own.attributes())
-        yield module, options
+        with torch_private.named_dimensions(options["mesh"], MESH_DIM_NAMES):
+            yield module, options
         if not isinstance(module, FSDPModule):
             raise RuntimeError(
                 f"units() gave {unit.name or 'the model'} out to be sharded: call fully_shard(module, **options) "

@@ -126,13 +126,7 @@ def _hybrid_mesh(
     if device_mesh is not None:
         if device_mesh.ndim != 2:
             raise ValueError(f"Expected device_mesh to have ndim=2 but got {device_mesh.ndim}")
-        if device_mesh.mesh_dim_names is not None:
-            return device_mesh
-        # `fully_shard` wants named dimensions; the groups stay the same.
-        groups = [device_mesh.get_group(0), device_mesh.get_group(1)]
-        return DeviceMesh.from_group(
-            groups, device_type, mesh=device_mesh.mesh, mesh_dim_names=MESH_DIM_NAMES
-        )
+        return device_mesh
     if process_group is None:
         per_node = torch.get_device_module(device_type).device_count()
         world_size = dist.get_world_size()

@@ -5,6 +5,7 @@ Run with torch 2.8 to 2.15 (``TRIED``): what a release does not have is coped wi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import warnings
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from torch._compile import _disable_dynamo
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.utils import _apply_to_tensors
 from torch.utils._pytree import tree_leaves
@@ -81,6 +83,24 @@ def parallel_parameters(unit: FSDPModule) -> Iterator[tuple[Any, Any, Any]]:
             spec = spec or getattr(parameter, "_tp_spec", None)
             if spec is not None and not getattr(group.mesh_info, "is_spmd_mesh", False):
                 yield parameter.sharded_param.device_mesh, group.mesh_info.mesh, spec.mesh
+
+
+@contextlib.contextmanager
+def named_dimensions(mesh: DeviceMesh, names: tuple[str, ...]) -> Iterator[None]:
+    """Gives the dimensions of a mesh that has no names these meanwhile, as ``fully_shard`` wants names of two.
+
+    Meshes are equal only if their names are: the program's own must not keep them.
+    """
+    if mesh.mesh_dim_names is not None or mesh.ndim == 1:
+        yield
+        return
+    own: Any = vars(mesh)
+    attribute = "_mesh_dim_names" if "_mesh_dim_names" in own else "mesh_dim_names"
+    own[attribute], own["_hash"] = names, None
+    try:
+        yield
+    finally:
+        own[attribute], own["_hash"] = None, None
 
 
 # A unit that is sharded itself, rather than the module inside it #

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from fsdp_migrate.runtime import (
     MixedPrecision,
     ShardingStrategy,
+    arguments,
     auto_wrap,
     bridge,
     gradients,
@@ -253,6 +255,16 @@ def changes_are_lost() -> None:
         return summon(module, **{**options, "writeback": False})
 
     change(bridge.FullyShardedDataParallel, "summon_full_params", staticmethod(without_writeback))
+
+
+@found_by("process_groups.hybrid_over_a_mesh_without_names", IN_PLACE)
+def a_mesh_of_our_own() -> None:
+    def build(
+        strategy: Any, device_type: str, process_group: Any = None, device_mesh: Any = None
+    ) -> Any:
+        return init_device_mesh(device_type, (2, 2), mesh_dim_names=("replicate", "shard"))
+
+    change(arguments, "build_mesh", build)
 
 
 @found_by("tensor_parallel.summoned")

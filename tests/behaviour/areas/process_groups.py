@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
 
 from ..registry import holds
 from .common import close, error, full, in_blocks, net, said, state_of, train
@@ -160,6 +161,28 @@ def hybrid_states_of_rank_0(api: Any) -> Any:
     assert torch.equal(found["weight"], first.weight)
     assert not model.mark.any()
     return found
+
+
+@holds(ranks=4, tolerance=1e-6)
+def hybrid_over_a_mesh_without_names(api: Any) -> Any:
+    """A mesh without names stays the program's own: its states are on it, and can be redistributed on an equal one."""
+    results = []
+    strategies = api.ShardingStrategy
+    for strategy in (strategies.HYBRID_SHARD, strategies._HYBRID_SHARD_ZERO2):
+        for make in (in_blocks, lambda api, **options: api.FSDP(net(), **options)):
+            mesh, equal = (init_device_mesh("cpu", (2, 2)) for _ in range(2))
+            model = make(api, device_mesh=mesh, sharding_strategy=strategy)
+            losses, state = train(model), state_of(api, model, "SHARDED_STATE_DICT")
+            values = [value for value in state.values() if isinstance(value, DTensor)]
+            assert len(values) == len(list(net().parameters()))
+            assert all(value.device_mesh == mesh for value in values)
+            assert mesh.mesh_dim_names is None
+            again = make(api, device_mesh=equal, sharding_strategy=strategy)
+            whole = [v.redistribute(equal, [Replicate(), Replicate()]).to_local() for v in values]
+            with api.FSDP.state_dict_type(again, api.StateDictType.SHARDED_STATE_DICT):
+                again.load_state_dict(state)
+            results.append((losses, whole, full(api, again)))
+    return results
 
 
 @holds(ranks=4)
