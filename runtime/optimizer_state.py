@@ -308,13 +308,21 @@ def _groups_to_load(
     owners: dict[str, nn.Parameter],
     keys: dict[nn.Parameter, Any],
 ) -> list[StateDict]:
-    """The saved options of each of the optimizer's groups, found by its parameters."""
+    """The saved options of each of the optimizer's groups, found by its parameters.
+
+    As under FSDP1 parameters outside of its units that the state dict does not know are in no group: the program adds them.
+    """
+    of = {_owner(name, owners): n for n, group in enumerate(saved) for name in group["params"]}
+    groups = [
+        known
+        for group in groups
+        if (known := [p for p in group if p in of or isinstance(p, DTensor)]) or not group
+    ]
     if len(saved) != len(groups):
         raise ValueError(
             f"the optimizer's state dict has {len(saved)} groups of parameters, the optimizer "
             f"{len(groups)}"
         )
-    of = {_owner(name, owners): n for n, group in enumerate(saved) for name in group["params"]}
     loaded = []
     for number, group in enumerate(groups):
         found, *more = {of.get(parameter) for parameter in group} or {number}

@@ -19,6 +19,7 @@ from fsdp_migrate.runtime import (
     gradients,
     in_place,
     in_place_units,
+    optimizer_state,
     state_dict_types,
     tensor_parallel,
     torch_private,
@@ -265,6 +266,15 @@ def a_mesh_of_our_own() -> None:
         return init_device_mesh(device_type, (2, 2), mesh_dim_names=("replicate", "shard"))
 
     change(arguments, "build_mesh", build)
+
+
+@found_by("older_optimizer_states.new_beside_units")
+def groups_with_what_is_new() -> None:
+    def groups(saved: Any, groups: Any, owners: Any, keys: Any) -> Any:
+        every = [keys[p] for group in groups for p in group]
+        return [{**each, "params": every} for each in saved]
+
+    change(optimizer_state, "_groups_to_load", groups)
 
 
 @found_by("tensor_parallel.summoned")

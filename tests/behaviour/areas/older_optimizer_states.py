@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from ..registry import holds
+from ..registry import each, holds
 from .common import batches, error, full, in_blocks, net, train
 from .optimizers import load, plain, same, saved, stepped
 
@@ -73,6 +74,65 @@ def older_states_without_the_optimizer(api: Any) -> Any:
     again = plain(api.FSDP.full_optim_state_dict(model, optimizer))
     assert str(again) == str(before)
     return again
+
+
+class Outside(nn.Module):
+    """A unit, and what is in none: parameters that may be new."""
+
+    def __init__(self, api: Any, more: bool, ignored: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        layer = nn.Linear(4, 4)
+        if more and ignored:
+            layer.extra = nn.Parameter(torch.ones(4))
+        states = [layer.extra] if more and ignored else None
+        self.block = api.FSDP(layer, use_orig_params=True, ignored_states=states)
+        if more and not ignored:
+            self.extra = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(x)
+
+
+def parameters_of(model: nn.Module, apart: bool) -> list[Any]:
+    """In one group, or what is new in one of its own."""
+    new = [p for name, p in model.named_parameters() if name.endswith("extra")]
+    old = [p for name, p in model.named_parameters() if not name.endswith("extra")]
+    return [{"params": old}, {"params": new}] if apart else [*old, *new]
+
+
+@each(
+    {
+        "new_beside_units": (
+            "A parameter outside of units that the states do not know is left out of them.",
+        ),
+        "new_in_a_group": ("So it is where it has a group of its own.", True),
+        "new_and_ignored": ("So is a new parameter that its unit ignores.", False, True),
+    }
+)
+def new_parameters(api: Any, apart: bool = False, ignored: bool = False) -> Any:
+    results = []
+    for save, convert, how in (
+        ("full_optim_state_dict", "shard_full_optim_state_dict", {"rank0_only": False}),
+        ("sharded_optim_state_dict", "flatten_sharded_optim_state_dict", {}),
+        ("optim_state_dict", "optim_state_dict_to_load", {}),
+    ):
+        model = Outside(api, more=False)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        train(model, optimizer)
+        states = getattr(api.FSDP, save)(model, optimizer, **how)
+        model = Outside(api, True, ignored)
+        optimizer = torch.optim.Adam(parameters_of(model, apart), lr=0.05)
+        given = (model, optimizer, states) if "to_load" in convert else (states, model)
+        options = {} if "to_load" in convert else {"optim": optimizer}
+        loaded = getattr(api.FSDP, convert)(*given, **options)
+        assert len(loaded["param_groups"]) == 1
+        results.append([*loaded["param_groups"][0]["params"]])
+        if not apart:  # the program adds the new one, and the optimizer goes on
+            loaded["param_groups"][0]["params"].append(2)
+            optimizer.load_state_dict(loaded)
+            results.append((train(model, optimizer), sorted(full(api, model).items())))
+    return results
 
 
 @holds()
