@@ -25,7 +25,7 @@ from .torch_private import (
     syncs_gradients,
     units_of,
 )
-from .writeback import write_back
+from .writeback import require_data_of_forward, write_back
 
 # The units whose gradients are in `p.grad` before they are reduced.
 _showing: WeakSet[FSDPModule] = WeakSet()
@@ -47,6 +47,7 @@ def reduce_as_fsdp1(unit: Any) -> None:
         _drop_what_was_cleared(group)
         if not is_summoned(unit):
             write_back(unit, [group])
+            require_data_of_forward(unit, group)
 
     _showing.add(unit)
     around_backward(unit, before, partial(_reduce, filled=zeros, shows_sharded=True))

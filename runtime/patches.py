@@ -17,6 +17,7 @@ from .gather import assign_data
 from .gradients import require_reduced
 from .older_optimizers import before_param_group, follow_all
 from .quirks import record_of_parameter
+from .writeback import note_data
 
 
 @cache
@@ -70,6 +71,7 @@ def _assign(tensor: DTensor, value: torch.Tensor) -> bool:
             return False
         record.add("data_writes", "p.data = x")
     assign_data(tensor, value)
+    note_data(tensor)
     return True
 
 

@@ -19,7 +19,7 @@ from .precision import autocasts, cast_anew, cast_own_buffers
 from .quirks import acted, keeps
 from .summon import is_summoned, whole_parameters
 from .torch_private import parameter_groups, units_of
-from .writeback import write_back
+from .writeback import forget_data, write_back
 
 _prepared: WeakSet[nn.Module] = WeakSet()
 _running: WeakSet[nn.Module] = WeakSet()
@@ -68,6 +68,7 @@ def _before_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return None
     groups = parameter_groups(unit)
     write_back(unit, groups)
+    forget_data(groups)
     prepare(unit)
     if torch_private.is_gathered(groups) and not torch_private.is_running(unit):
         acted(unit, "sharded_after_forward", "forward")

@@ -32,11 +32,7 @@ def write_back(unit: Any, groups: list[Any]) -> None:
                 f"Expects {former.shape} but got {given.shape}"
             )
         if torch_private.keeps_unsharded_after_forward(unit) and torch_private.is_gathered(groups):
-            strategy = attributes_of(unit)["sharding_strategy"].name
-            raise AssertionError(
-                "FSDP does not support changing the parameters between forward and backward for "
-                f"HandleShardingStrategy.{strategy}"
-            )
+            raise _changed_in_between(unit)
         acted(unit, "data_writes", "m.weight = p")
         new = given
         if _layout(given) != _layout(former):
@@ -45,6 +41,36 @@ def write_back(unit: Any, groups: list[Any]) -> None:
             replace_parameters({given: new})
         parameter._setattr_on_modules(new)
         parameter.reset_sharded_param()
+
+
+# Of parameters that took `p.data = x` since the last forward of their unit.
+_data_taken: set[int] = set()
+
+
+def note_data(parameter: torch.Tensor) -> None:
+    """Remembers that ``p.data = x`` was written to the shards of a parameter."""
+    _data_taken.add(id(parameter))
+
+
+def forget_data(groups: list[Any]) -> None:
+    """Before a forward, which computes with what was written."""
+    if _data_taken:
+        _data_taken.difference_update(id(p.sharded_param) for g in groups for p in g.fsdp_params)
+
+
+def require_data_of_forward(unit: Any, group: Any) -> None:
+    """Raises AssertionError before a backward that would go on with values from before ``p.data = x``, as FSDP1 does."""
+    if _data_taken and any(id(each.sharded_param) in _data_taken for each in group.fsdp_params):
+        forget_data([group])
+        raise _changed_in_between(unit)
+
+
+def _changed_in_between(unit: Any) -> AssertionError:
+    strategy = attributes_of(unit)["sharding_strategy"].name
+    return AssertionError(
+        "FSDP does not support changing the parameters between forward and backward for "
+        f"HandleShardingStrategy.{strategy}"
+    )
 
 
 @torch.no_grad()

@@ -277,6 +277,11 @@ def groups_with_what_is_new() -> None:
     change(optimizer_state, "_groups_to_load", groups)
 
 
+@found_by("writeback.data_of_every_parameter", IN_PLACE)
+def data_is_taken_between_forward_and_backward() -> None:
+    change(gradients, "require_data_of_forward", lambda unit, group: None)
+
+
 @found_by("tensor_parallel.summoned")
 def gathered_over_both_dimensions() -> None:
     change(tensor_parallel, "over_fsdp", lambda tensor: None)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..registry import holds
+from ..registry import each, holds
 from .common import batches, error, full, in_blocks, net, train
 
 
@@ -81,6 +81,58 @@ def data_of_a_parameter(api: Any) -> Any:
     weight.data = torch.full_like(weight.data, 0.2)
     losses += train(model, inputs=batches(6)[3:])
     return losses, full(api, model)
+
+
+@each(
+    {
+        "data_of_every_parameter": (
+            "`p.data = x` between forward and backward is an error, by every strategy.",
+            lambda model: model.parameters(),
+        ),
+        "data_of_the_root": (
+            "So it is of the root's own parameters alone.",
+            lambda model: [*model.module.stem.parameters(), *model.module.head.parameters()],
+        ),
+        "data_of_a_unit": (
+            "So it is of those of a unit in it.",
+            lambda model: inner(model).parameters(),
+        ),
+    }
+)
+def data_between_forward_and_backward(api: Any, chosen: Any) -> Any:
+    results: list[Any] = []
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
+        model = in_blocks(api, sharding_strategy=api.ShardingStrategy[strategy])
+        train(model)
+        loss = model(*batches(1)).pow(2).mean()
+        for parameter in chosen(model):
+            parameter.data = torch.full_like(parameter.data, 0.5)
+        try:
+            loss.backward()
+        except (AssertionError, RuntimeError) as raised:
+            results.append(str(raised) if strategy == "SHARD_GRAD_OP" else "an error")
+        else:
+            results.append(full(api, model))
+    assert results[0] == results[2] == "an error"
+    assert "does not support changing the parameters" in results[1]
+    return results
+
+
+@holds()
+def data_after_an_evaluation(api: Any) -> Any:
+    """`p.data = x` after an evaluation, and again after a step, is what trains; moving averages are swapped so."""
+    results = []
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP"):
+        model = in_blocks(api, sharding_strategy=api.ShardingStrategy[strategy])
+        losses = train(model)
+        kept = [p.data.clone() for p in model.parameters()]
+        for scale in (0.5, 1.0):
+            for parameter, value in zip(model.parameters(), kept, strict=True):
+                parameter.data = value * scale
+            with torch.no_grad():
+                losses.append(float(model(*batches(1)).sum()))
+        results.append((losses, train(model, inputs=batches(6)[3:]), full(api, model)))
+    return results
 
 
 @holds()
