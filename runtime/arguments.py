@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
@@ -17,6 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 
 from .api import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy, as_mixed_precision
+from .environment import tell_of_variables
 from .gradients import average_on_gloo
 from .ignored import resolve_ignored
 from .materialize import broadcast_over_mesh, materialize_modules, own_modules
@@ -58,12 +58,8 @@ class Arguments:
                 f"Manual wrapping with {self.strategy} requires explicit specification of process "
                 "group or device_mesh."
             )
-        if self.precision is not None and os.environ.get("FSDP_USE_FULL_PREC_IN_EVAL") == "1":
-            warnings.warn(
-                "FSDP_USE_FULL_PREC_IN_EVAL=1 has no equivalent in FSDP2: evaluation runs in "
-                "mixed_precision.param_dtype",
-                stacklevel=4,
-            )
+        low = self.precision.param_dtype if self.precision is not None else None
+        tell_of_variables(self.module.modules(), low)
         if self.backward_prefetch is not None:
             BackwardPrefetch(self.backward_prefetch)  # raises while nothing is sharded yet
         self.ignored = resolve_ignored(self.module, self.ignored_modules, self.ignored_states)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from .not_reduced import NotReduced
 from .quirks import acted, keeps
 from .summon import is_summoned
 from .torch_private import (
@@ -126,15 +127,14 @@ def _reduce(
 
 
 def _show_unreduced(group: Any) -> None:
-    """Puts a placeholder, one number of memory, where FSDP1 has the gradient that is not reduced."""
+    """Puts a placeholder, without memory, where FSDP1 has the gradient that is not reduced."""
     group._shows_unreduced = True
     for parameter in group.fsdp_params:
         sharded = parameter.sharded_param
         if not sharded.requires_grad:
             continue
         if sharded.grad is None:
-            one = torch.ones((), dtype=sharded.dtype, device=sharded.to_local().device)
-            placeholder = parameter.to_sharded_dtensor(one.expand(sharded.to_local().shape))
+            placeholder = parameter.to_sharded_dtensor(NotReduced.like(sharded.to_local()))
             placeholder._unreduced_of = parameter
             sharded.grad = placeholder
         parameter._shown_version = sharded.grad._version
@@ -169,7 +169,7 @@ def _is_cleared(parameter: Any) -> bool:
     gradient = parameter.sharded_param.grad
     if gradient is None:
         return True
-    # `zero_grad(set_to_none=False)` writes to it. Nothing else can write to a placeholder, whose elements share memory.
+    # `zero_grad(set_to_none=False)` writes to it. Nothing else can write to a placeholder.
     was_written = gradient._version != parameter._shown_version
     return was_written and (is_unreduced(gradient) or not bool(gradient.to_local().any()))
 

@@ -19,6 +19,7 @@ from .arguments import Arguments, after_sharding, is_unit, ready_to_shard, warn_
 from .attributes import given_attributes, keep_buffers_in, remember
 from .auto_wrap import plan_checked
 from .changed import place, say
+from .environment import tell_of_variables
 from .in_place_units import adopt
 from .materialize import own_modules
 from .mesh import MESH_DIM_NAMES
@@ -68,12 +69,9 @@ def _each(
         if _is_container(module):
             warn_of_container(module)
             modules = own_modules(module, own.ignored.modules)
-            if unit is not planned[-1] or not any([*m.parameters(recurse=False)] for m in modules):
-                say(
-                    "FSDP007",
-                    f"{unit.name or 'the model'} is no unit, as fully_shard takes no {type(module).__name__} without a "
-                    "forward: its parameters belong to the unit around it, and counts of units are lower than FSDP1's",
-                )
+            has_parameters = any([*m.parameters(recurse=False)] for m in modules)
+            if unit is not planned[-1] or not has_parameters:
+                _say_it_is_no_unit(unit, has_parameters)
                 continue  # else fully_shard says why not: no unit is around it
         options = ready_to_shard(module, own)
         if unit is planned[-1] and "mp_policy" in options and own.precision is not None:
@@ -95,6 +93,17 @@ def _each(
     model = planned[-1].module
     if model in sharded and not any(context.covers(model) for context in _open):
         _without_like_fsdp1(model, sharded)
+
+
+def _say_it_is_no_unit(unit: Planned, has_parameters: bool) -> None:
+    where = "its parameters belong to the unit around it"
+    if not has_parameters:
+        where = "the modules in it that are units stay so, without one around them"
+    say(
+        "FSDP007",
+        f"{unit.name or 'the model'} is no unit, as fully_shard takes no {type(unit.module).__name__} without a forward: "
+        f"{where}, and counts of units are lower than FSDP1's",
+    )
 
 
 def _is_container(module: nn.Module) -> bool:
@@ -173,6 +182,7 @@ def like_fsdp1(
     new = [u for u in torch_private.units_of(model) if not isinstance(u, Unit)]
     new = [unit for unit in new if torch_private.is_alone(unit)]
     _check_batch_norms(new)
+    _tell_of_variables(model, new)
     inner = {below for unit in new for below in torch_private.units_of(unit)[1:]}
     for unit in new:
         if buffer_dtype is not None and given_attributes(unit) is None:
@@ -224,6 +234,14 @@ class _Open:
 
 
 _open: list[_Open] = []
+
+
+def _tell_of_variables(model: nn.Module, new_units: list[Any]) -> None:
+    own = [unit for unit in new_units if given_attributes(unit) is None]  # units() told of others
+    dtypes = [torch_private.precision_policy(unit).param_dtype for unit in own]
+    low = next((dtype for dtype in dtypes if dtype is not None), None)
+    if own:
+        tell_of_variables(model.modules(), low)
 
 
 def _check_batch_norms(new_units: list[Any]) -> None:

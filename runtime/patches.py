@@ -17,6 +17,7 @@ from .gather import assign_data
 from .gradients import require_reduced
 from .older_optimizers import before_param_group, follow_all
 from .quirks import record_of_parameter
+from .refusals import PartOfShardedTensor
 from .writeback import note_data
 
 
@@ -47,6 +48,9 @@ def install() -> None:
     DTensor.data = property(own.__get__, set_data)  # type: ignore[assignment,attr-defined]
     Optimizer.add_param_group = add_param_group  # type: ignore[method-assign]
     clip_grad._get_total_norm = get_total_norm
+    for name in _OF_SHARDED_TENSORS:
+        if not hasattr(DTensor, name):
+            setattr(DTensor, name, _refusing(name))
     follow_all()
     register_optimizer_step_pre_hook(_before_step)
     handlers = getattr(DTensor._op_dispatcher, "_custom_op_handlers", {})
@@ -61,6 +65,19 @@ _COLLECTIVES = (
     "allgather_ _allgather_base_ allgather_into_tensor_coalesced_ reduce_scatter_ _reduce_scatter_base_ "
     "reduce_scatter_tensor_coalesced_"
 )
+
+
+# Methods of FSDP1's ShardedTensors, which sharded state dicts held.
+_OF_SHARDED_TENSORS = ("local_shards", "local_tensor", "metadata", "sharding_spec")
+
+
+def _refusing(name: str) -> property:
+    """What a DTensor has by that name: an error, and no attribute for ``hasattr``."""
+
+    def refuse(tensor: DTensor) -> None:
+        raise PartOfShardedTensor(name)
+
+    return property(refuse)
 
 
 def _assign(tensor: DTensor, value: torch.Tensor) -> bool:

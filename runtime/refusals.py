@@ -21,6 +21,17 @@ class PrivatePart(UnsupportedInFSDP2, AttributeError):
         )
 
 
+class PartOfShardedTensor(UnsupportedInFSDP2, AttributeError):
+    """A method of FSDP1's ShardedTensor, asked of a DTensor; ``hasattr`` answers False."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            "FSDP524",
+            f"{name} is a part of ShardedTensor, and sharded state dicts of FSDP2 hold DTensors",
+            "value.to_local() is this rank's shard, value.full_tensor() the whole",
+        )
+
+
 # What programs reach for in FSDP1's wrapper.
 PRIVATE_PARTS = {
     "_all_fsdp_states", "_all_handles", "_comm_hook", "_comm_hook_state", "_exec_order_data",

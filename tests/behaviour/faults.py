@@ -282,6 +282,11 @@ def data_is_taken_between_forward_and_backward() -> None:
     change(gradients, "require_data_of_forward", lambda unit, group: None)
 
 
+@found_by("accumulation.norms_inside_of_no_sync")
+def gradients_of_ones_inside_of_no_sync() -> None:
+    change(gradients.NotReduced, "like", staticmethod(torch.ones_like))
+
+
 @found_by("tensor_parallel.summoned")
 def gathered_over_both_dimensions() -> None:
     change(tensor_parallel, "over_fsdp", lambda tensor: None)

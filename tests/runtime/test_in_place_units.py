@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from fsdp_migrate import runtime
+from fsdp_migrate.runtime import changed
 from fsdp_migrate.runtime import units as units_of
 
 from .test_in_place import Block, Net, X, literal
@@ -170,3 +172,90 @@ def test_a_forward_that_is_compiled_inside_of_a_compiled_model() -> None:
     model = nn.Sequential(Compiled())
     expected = model(X)
     assert torch.equal(torch.compile(literal(model), backend="eager")(X), expected)
+
+
+NO_UNIT = "the model is no unit.*the modules in it that are units stay so.*FSDP007"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.ModuleList([Block(), Block()]),
+        nn.ModuleDict({"a": Block()}),
+        nn.ModuleList([nn.ModuleList([Block()])]),
+    ],
+)
+def test_a_container_of_units_says_that_there_is_none_around_them(model: nn.Module) -> None:
+    changed._SAID.clear()
+    with pytest.warns(runtime.ChangedFromFSDP1, match=NO_UNIT) as warned:
+        by_units(model, auto_wrap_policy=runtime.ModuleWrapPolicy({Block}))
+    assert not [each for each in warned if "belong to the unit around" in str(each.message)]
+    assert not isinstance(model, FSDPModule)
+
+
+class Guarded(nn.Module):
+    """Watches its attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.weight
+
+
+def by_units(model: nn.Module, **options: object) -> None:
+    for module, given in units_of(model, **options):
+        fully_shard(module, **given)
+
+
+def by_torchs_words(model: nn.Module, mixed_precision: runtime.MixedPrecision) -> None:
+    with runtime.like_fsdp1(model):
+        fully_shard(model, mp_policy=MixedPrecisionPolicy(mixed_precision.param_dtype))
+
+
+def by_both(model: nn.Module, **options: object) -> None:
+    with runtime.like_fsdp1(model):
+        by_units(model, **options)
+
+
+@pytest.mark.parametrize(
+    "shard", [runtime.FullyShardedDataParallel, by_units, by_torchs_words, by_both]
+)
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [("FSDP_USE_FULL_PREC_IN_EVAL", torch.bfloat16), ("FSDP_USE_UNSAFE_SETATTR", None)],
+)
+def test_variables_without_effect_are_told(
+    shard: Callable[..., object],
+    name: str,
+    needs: torch.dtype | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changed._SAID.clear()
+    shard(Guarded(), mixed_precision=runtime.MixedPrecision(torch.bfloat16))
+    assert [each for each in changed.said() if each["code"] == "FSDP217"] == []
+    monkeypatch.setenv(name, "1")
+    model = nn.Linear(2, 2) if needs is None else Guarded()
+    shard(model, mixed_precision=runtime.MixedPrecision(None))  # nothing is changed for it
+    assert [each for each in changed.said() if each["code"] == "FSDP217"] == []
+    shard(Guarded(), mixed_precision=runtime.MixedPrecision(needs))
+    told = [each["message"] for each in changed.said() if each["code"] == "FSDP217"]
+    assert len(told) == 1
+    assert name in told[0]
+
+
+@pytest.mark.parametrize("name", ["local_shards", "metadata", "sharding_spec"])
+def test_parts_of_sharded_tensors_say_what_to_ask(name: str) -> None:
+    model = literal()
+    value = next(iter(model.parameters()))
+    assert isinstance(value, DTensor)
+    assert not hasattr(value, name)
+    for tensor in (value, value.detach(), next(iter(model.state_dict().values()), value)):
+        if isinstance(tensor, DTensor):
+            with pytest.raises(runtime.UnsupportedInFSDP2, match=f"{name} is a part of.*FSDP524"):
+                getattr(tensor, name)

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from ..registry import cannot, each, holds
+from ..registry import each, holds
 from . import common
 from .process_groups import two_by_two
 
@@ -251,9 +251,40 @@ def training_goes_on(api: Any) -> Any:
     return common.train(model, optimizer), common.full(api, model)
 
 
-@cannot("FSDP2 keeps gradients that are not reduced yet apart from the parameters")
-def gradients_inside_of_no_sync(api: Any) -> Any:
-    """Inside of `no_sync` each parameter's gradient is this rank's whole one."""
+@each(
+    {
+        "gradients_inside_of_no_sync": (
+            "Inside of `no_sync` each parameter's gradient is this rank's whole one.",
+            lambda model: [p.grad.abs().sum().item() for p in model.parameters()],
+        ),
+        "norms_inside_of_no_sync": (
+            "Norms of what is accumulated so far are those of this rank.",
+            lambda model: torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]),
+        ),
+        "changes_inside_of_no_sync": (
+            "What is done to a gradient there is part of the sum.",
+            lambda model: [p.grad.mul_(0.5) for p in model.parameters()],
+        ),
+    },
+    cannot="FSDP2 keeps gradients that are not reduced yet apart from the parameters",
+    refusal="FSDP311",
+)
+def read_inside_of_no_sync(api: Any, read: Any) -> Any:
+    model = common.in_blocks(api, sharding_strategy=api.ShardingStrategy.NO_SHARD)
+    accumulate(model, "n", common.batches(1))
+    return read(model)
+
+
+@holds()
+def what_is_known_of_gradients_inside_of_no_sync(api: Any) -> Any:
+    """Which parameters have a gradient there can be asked, and it can be printed and set to zero."""
     model = common.in_blocks(api)
     accumulate(model, "n", common.batches(1))
-    return [p.grad.abs().sum().item() for p in model.parameters() if p.grad is not None]
+    held = [p.grad for p in model.parameters() if p.grad is not None]
+    assert held
+    assert all(map(str, held))
+    found = [(held[0].dtype, held[0].device, held[0].requires_grad)]
+    for gradient in held:
+        gradient.zero_()
+    accumulate(model, "s", common.batches(1))
+    return found, common.gradients(api, model)

@@ -330,7 +330,7 @@ def gradients_inside_of_no_sync(api: Any) -> Any:
     return found
 
 
-@cannot("FSDP2 computes in one precision; the bridge warns")
+@cannot("FSDP2 computes in one precision; a warning says so")
 def full_precision_in_evaluation(api: Any) -> Any:
     """`FSDP_USE_FULL_PREC_IN_EVAL=1` evaluates in full precision: inputs, parameters and buffers."""
     os.environ["FSDP_USE_FULL_PREC_IN_EVAL"] = "1"
