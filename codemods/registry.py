@@ -40,6 +40,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.dynamic_names": ("patch(", '"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
     "left.module_names": ("__name__",),
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
+    "left.environment": ("FSDP_USE_",),
     "left.dtensors": (
         *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),
         *("Adafactor", "LBFGS", "Rprop", "fused", "ShardedTensor"),

@@ -20,14 +20,14 @@ class NotReduced(torch.Tensor):
 
     @staticmethod
     def _of(shape: torch.Size, like: torch.Tensor) -> NotReduced:
-        tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        tensor = torch.Tensor._make_wrapper_subclass(
             NotReduced, shape, dtype=like.dtype, device=like.device
         )
         assert isinstance(tensor, NotReduced)
         return tensor
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         packet = func.overloadpacket

@@ -21,6 +21,7 @@ _TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME
 _MESSAGE = "now clips by the norm over all ranks: check the limit; under FSDP1 each rank clipped by the norm of its own shards"
 _RESULT = "the result is a DTensor, and clip_grad_norm_ of the runtime returns a plain tensor"
 _IGNORED = "each rank clips by its own norm where gradients of ignored parameters differ, and shards now hold other elements"
+_PARALLEL = "clips by the norm over all ranks: under FSDP1 each rank of tensor parallelism clipped by the norm of its own part"
 # A pattern that begins with a text is searched for faster than one that begins with a boundary.
 _IGNORES = re.compile(
     r"ignored_(?<!\wignored_)(?:modules|states|parameters)[\"']?\s*[:=](?!\s*None)"
@@ -29,7 +30,7 @@ _IGNORES = re.compile(
 
 def find(context: Context) -> Iterator[Found]:
     """Calls of torch's function with the parameters of an FSDP1 model, and of the model's where parameters are ignored."""
-    yield from _with_ignored(context)
+    yield from _by_the_model(context)
     for name in (*context.file.loads.get(_NAME, ()), *context.file.attributes.get(_NAME, ())):
         if (
             context.call_of(name) is None
@@ -63,18 +64,27 @@ def _calls_of_field(context: Context, name: ast.expr) -> Iterator[ast.Call]:
                 yield call
 
 
-def _with_ignored(context: Context) -> Iterator[Found]:
-    """`model.clip_grad_norm_(...)` where ignored parameters may have gradients that differ between ranks."""
+def _by_the_model(context: Context) -> Iterator[Found]:
+    """`model.clip_grad_norm_(...)` under tensor parallelism, or where gradients of ignored parameters may differ between
+    ranks."""
     for attribute in context.file.attributes.get(_NAME, ()):
         call, of_class = context.call_of(attribute), context.fsdp1(attribute.value) == CLASS
         if call is None:
             continue
+        if not of_class and not context.can_be_model(attribute.value):
+            continue
+        if context.program.once(_is_tensor_parallel):
+            yield Found(RULE, attribute, Action.MANUAL, _PARALLEL)
         norm = keyword(call, "norm_type", 2 if of_class else 1)
         if norm is not None and "inf" in ast.unparse(norm):
             continue
         action = context.program.once(_of_ignored)
-        if action is not None and (of_class or context.can_be_model(attribute.value)):
+        if action is not None:
             yield Found(RULE, attribute, action, _IGNORED)
+
+
+def _is_tensor_parallel(program: Program) -> bool:
+    return any("parallelize_module(" in file.text for file in program.files)
 
 
 def _of_ignored(program: Program) -> Action | None:
