@@ -1,7 +1,7 @@
 """One file of PyTorch's own tests of FSDP1 on the CPU, with one form: `torch_suite.py` starts this for each.
 
-`python benchmarks/torch_suite_file.py FILE FORM RESULTS SECONDS [OF_FSDP1]` adds a line of JSON to RESULTS for each test
-that it has no line of yet, and that passed in the results OF_FSDP1. The file is read, not changed: what it imports of
+`python benchmarks/torch_suite_file.py FILE FORM RESULTS SECONDS [WANTED]` adds a line of JSON to RESULTS for each test that
+it has no line of yet, and that the file WANTED names. The file is read, not changed: what it imports of
 FSDP1's public names comes from the form, what it calls CUDA is the CPU, and every other line runs as it stands. Each test
 gets processes of its own, forked from this one, over gloo; they are ended after SECONDS.
 """
@@ -25,6 +25,7 @@ import torch
 import torch._dynamo  # FSDP2 imports it at first use: once here instead of once a rank
 import torch.distributed as dist
 import torch.distributed.checkpoint.state_dict
+from torch.nn.parallel import DistributedDataParallel
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests"))
@@ -106,8 +107,6 @@ class OnTheCpu(ast.NodeTransformer):
         for keyword in node.keywords:
             if keyword.arg == "device_id" and _is_rank(keyword.value):
                 keyword.value = CPU
-            if keyword.arg in ("device_ids", "output_device"):
-                keyword.value = ast.Constant(None)  # DistributedDataParallel's, on the CPU
         return node
 
 
@@ -161,6 +160,12 @@ def prepare(file: Path, form: str) -> None:
         each.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign,attr-defined]
     for name in ("set_device", "synchronize", "_sleep", "manual_seed", "empty_cache"):
         setattr(torch.cuda, name, lambda *args, **kwargs: None)
+    make = DistributedDataParallel.__init__
+
+    def make_on_cpu(self: Any, module: Any, *_: Any, **options: Any) -> None:
+        make(self, module, **{**options, "device_ids": None, "output_device": None})
+
+    DistributedDataParallel.__init__ = make_on_cpu  # type: ignore[method-assign]
     from torch.testing._internal import common_distributed
 
     def always(*_: Any, **__: Any) -> Any:
@@ -319,12 +324,9 @@ def _wait(children: dict[int, int], folder: Path, seconds: float) -> bool:
     return False
 
 
-def main(file: Path, form: str, results: Path, seconds: float, of_fsdp1: Path | None) -> None:
+def main(file: Path, form: str, results: Path, seconds: float, wanted: set[str] | None) -> None:
     """Runs the tests that RESULTS has no line of; a file that cannot be imported has one line, for the file."""
     known = {each["test"] for each in read(results)}
-    wanted = None
-    if of_fsdp1 is not None:
-        wanted = {each["test"] for each in read(of_fsdp1) if each["outcome"] == "passed"}
     try:
         prepare(file, form)
         module = load(file.stem, file, form)
@@ -352,5 +354,5 @@ def _add(results: Path, found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    given = Path(sys.argv[5]) if len(sys.argv) > 5 else None
-    main(Path(sys.argv[1]).resolve(), sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), given)
+    names = {*Path(sys.argv[5]).read_text().splitlines()} if len(sys.argv) > 5 else None
+    main(Path(sys.argv[1]).resolve(), sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), names)

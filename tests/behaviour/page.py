@@ -1,4 +1,7 @@
-"""The table of behaviours: ``python -m behaviour.page``, in ``tests/``, writes it."""
+"""The table of behaviours: ``python -m behaviour.page``, in ``tests/``, writes it.
+
+What ``benchmarks/torch_suite.py`` has written at its end stays there.
+"""
 
 from itertools import groupby
 from pathlib import Path
@@ -7,6 +10,8 @@ from . import areas
 from .registry import BEHAVIOURS, Behaviour
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "fsdp1-behaviour.md"
+
+TORCH_SUITE = "## PyTorch's own test files\n"
 
 HEAD = """\
 # FSDP1's behaviour, on the bridge and in place
@@ -37,7 +42,12 @@ def render() -> str:
         parts.append(
             f"\n## {area}\n\n{_about(area)}\n\n| behaviour | on the bridge | in place |\n|---|---|---|\n{rows}"
         )
-    return "".join(parts)
+    return "".join([*parts, _of_torch_suite()])
+
+
+def _of_torch_suite() -> str:
+    _, title, tables = PAGE.read_text().partition(TORCH_SUITE)
+    return f"\n{title}{tables}" if title else ""
 
 
 def _about(area: str) -> str:

@@ -1,0 +1,159 @@
+"""PyTorch's own tests of FSDP1 against torch's FSDP1, the bridge and in place: `python benchmarks/torch_suite.py FOLDER`.
+
+FOLDER is `test/distributed/fsdp` of PyTorch's sources, which Debian's source package `pytorch` has, for one; they stay out
+of this repository. Each file runs on the CPU over gloo as `torch_suite_file.py` says, and counts where a test passes with
+FSDP1. What fails in another form runs there once more without the assertions of private parts. Results are kept: a run
+that was ended goes on, and one line of them removed runs that test again. With `--write` the tables by file and by class of
+failure take their place in docs/results/fsdp1-behaviour.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from torch_suite_file import FORMS, SKIPPED, read
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "results" / "fsdp1-behaviour.md"
+TITLE = "## PyTorch's own test files\n"
+
+HEAD = """
+The test files of PyTorch {release} on the CPU over gloo, by `benchmarks/torch_suite.py`. {passed} tests pass with torch's FSDP1
+there; what needs CUDA does not count. Of these the bridge passes {bridge}, and in place {in_place} pass; {bridge_skipped} and
+{in_place_skipped} where assertions of FSDP1's private parts are skipped.
+"""
+
+# A class of failure by what its error, its text or the line of the test has in it; the first that fits.
+CLASSES = {
+    "LOCAL_STATE_DICT, which FSDP2 does not have (FSDP334)": r"FSDP334|LOCAL_STATE_DICT",
+    "ShardedTensor instead of DTensor (FSDP524)": r"FSDP524|ShardedTensor|local_shards|_use_dtensor",
+    "communication hooks, which FSDP2 does not have (FSDP361)": r"FSDP361|_comm_hook",
+    "gradients in low precision, which FSDP2 does not keep (FSDP216)": r"keep_low_precision_grads",
+    "gradients inside of no_sync (FSDP311)": r"FSDP311",
+    "private parts of FSDP1 (FSDP366)": r"FSDP366|has no attribute '_|[Ff]lat_?[Pp]aram|\w\._[a-z]\w+|hooks_call_count",
+    "refused, with another rule's code": r"fsdp-migrate explain",
+    "takes too long": r"^takes too long",
+    "numbers differ": r"Tensor-likes are not|Scalars are not close",
+    "counts of calls or units differ": r"Scalars are not equal",
+    "another error, or another text": r"assertRaises|not raised|does not match",
+}
+
+
+def kind_of(result: dict[str, Any]) -> str:
+    """The class of a failure."""
+    said = " ".join(str(result.get(key, "")) for key in ("error", "message", "source"))
+    said = said.partition("To execute this test")[0] + " " + str(result.get("source", ""))
+    return next((name for name, how in CLASSES.items() if re.search(how, said)), "else")
+
+
+def run(folder: Path, kept: Path, seconds: float) -> None:
+    """Runs what has no results yet, a file at a time."""
+    for file in sorted(folder.glob("test_*.py")):
+        _run_file(file, "fsdp1", kept, seconds, None)
+        for form in FORMS[1:]:
+            _run_file(file, form, kept, seconds, named(kept, file, "fsdp1", "passed"))
+            again = named(kept, file, form, "failed")
+            _run_file(file, f"{form}, {SKIPPED}", kept, seconds, again)
+
+
+def _run_file(
+    file: Path, form: str, kept: Path, seconds: float, wanted: Iterable[str] | None
+) -> None:
+    results = results_of(kept, file, form)
+    done = {each["test"] for each in read(results)}
+    if "" in done and (wanted is None or done >= {*wanted}):
+        return
+    command = [sys.executable, "-W", "ignore", str(HERE / "torch_suite_file.py")]
+    command += [str(file), form, str(results), str(seconds)]
+    if wanted is not None:
+        names = results.with_suffix(".wanted")
+        names.write_text("\n".join(wanted))
+        command.append(str(names))
+    with results.with_suffix(".log").open("w") as log:
+        subprocess.run(command, stdout=log, stderr=log, check=False)
+
+
+def results_of(kept: Path, file: Path, form: str) -> Path:
+    """Where the results of a file are."""
+    return kept / f"{file.stem}.{form}.jsonl"
+
+
+def named(kept: Path, file: Path, form: str, outcome: str) -> list[str]:
+    """The tests of a file with an outcome."""
+    results = read(results_of(kept, file, form))
+    return [each["test"] for each in results if each["test"] and each["outcome"] == outcome]
+
+
+def tables(folder: Path, kept: Path, release: str) -> str:
+    """The part of the page."""
+    rows, total, failures = [], Counter[str](), {form: Counter[str]() for form in FORMS[1:]}
+    for file in sorted(folder.glob("test_*.py")):
+        passed = {form: len(named(kept, file, form, "passed")) for form in FORMS}
+        total.update(passed)
+        for form in FORMS[1:]:
+            total[f"{form} skipped"] += len(named(kept, file, f"{form}, {SKIPPED}", "passed"))
+            failed = [each for each in read(results_of(kept, file, form)) if _is_failure(each)]
+            failures[form].update(kind_of(each) for each in failed)
+        if passed["fsdp1"]:
+            rows.append(f"| {file.name} | {' | '.join(str(passed[form]) for form in FORMS)} |\n")
+    head = HEAD.format(
+        release=release,
+        passed=total["fsdp1"],
+        bridge=total["bridge"],
+        in_place=total["in place"],
+        bridge_skipped=total["bridge"] + total["bridge skipped"],
+        in_place_skipped=total["in place"] + total["in place skipped"],
+    )
+    kinds = sorted({*failures["bridge"], *failures["in place"]}, key=[*CLASSES, "else"].index)
+    classes = [
+        f"| {kind} | {failures['bridge'][kind]} | {failures['in place'][kind]} |\n"
+        for kind in kinds
+    ]
+    return "".join(
+        (
+            f"{TITLE}{head}\n| file | FSDP1 | on the bridge | in place |\n|---|---|---|---|\n",
+            *rows,
+            "\n| what fails | on the bridge | in place |\n|---|---|---|\n",
+            *classes,
+        )
+    )
+
+
+def _is_failure(result: dict[str, Any]) -> bool:
+    return bool(result["test"]) and result["outcome"] == "failed"
+
+
+def write(part: str, page: Path = PAGE) -> None:
+    """Puts the tables at the end of the page, in the place of those there."""
+    before = page.read_text().partition(TITLE)[0].rstrip("\n")
+    page.write_text(f"{before}\n\n{part}")
+
+
+def main() -> None:
+    """Runs the suite, and prints or writes the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--results", type=Path, default=Path("/tmp/torch-suite"))
+    parser.add_argument("--seconds", type=float, default=90, help="for one test")
+    parser.add_argument("--release", default="2.6", help="of the test files")
+    parser.add_argument("--only-tables", action="store_true")
+    parser.add_argument("--write", action="store_true", help="into docs/results")
+    given = parser.parse_args()
+    given.results.mkdir(parents=True, exist_ok=True)
+    if not given.only_tables:
+        run(given.folder, given.results, given.seconds)
+    part = tables(given.folder, given.results, given.release)
+    if given.write:
+        write(part)
+    print(part)
+
+
+if __name__ == "__main__":
+    main()
