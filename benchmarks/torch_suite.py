@@ -68,7 +68,8 @@ def _run_file(
 ) -> None:
     results = results_of(kept, file, form)
     done = {each["test"] for each in read(results)}
-    if "" in done and (wanted is None or done >= {*wanted}):
+    has_all = "" in done if wanted is None else done >= {*wanted}
+    if has_all:
         return
     command = [sys.executable, "-W", "ignore", str(HERE / "torch_suite_file.py")]
     command += [str(file), form, str(results), str(seconds)]
