@@ -10,15 +10,13 @@ failure take their place in docs/results/fsdp1-behaviour.md.
 from __future__ import annotations
 
 import argparse
+import os
 import re
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from torch_suite_file import FORMS, SKIPPED, read
+from torch_suite_file import FORMS, SKIPPED, preload, read, run_file
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "results" / "fsdp1-behaviour.md"
@@ -53,9 +51,10 @@ def kind_of(result: dict[str, Any]) -> str:
     return next((name for name, how in CLASSES.items() if re.search(how, said)), "else")
 
 
-def run(folder: Path, kept: Path, seconds: float) -> None:
-    """Runs what has no results yet, a file at a time."""
-    for file in sorted(folder.glob("test_*.py")):
+def run(files: list[Path], kept: Path, seconds: float) -> None:
+    """Runs what has no results yet, a file at a time, each in a process forked from this one."""
+    preload()
+    for file in files:
         _run_file(file, "fsdp1", kept, seconds, None)
         for form in FORMS[1:]:
             _run_file(file, form, kept, seconds, named(kept, file, "fsdp1", "passed"))
@@ -63,22 +62,22 @@ def run(folder: Path, kept: Path, seconds: float) -> None:
             _run_file(file, f"{form}, {SKIPPED}", kept, seconds, again)
 
 
-def _run_file(
-    file: Path, form: str, kept: Path, seconds: float, wanted: Iterable[str] | None
-) -> None:
+def _run_file(file: Path, form: str, kept: Path, seconds: float, wanted: list[str] | None) -> None:
     results = results_of(kept, file, form)
     done = {each["test"] for each in read(results)}
     has_all = "" in done if wanted is None else done >= {*wanted}
     if has_all:
         return
-    command = [sys.executable, "-W", "ignore", str(HERE / "torch_suite_file.py")]
-    command += [str(file), form, str(results), str(seconds)]
-    if wanted is not None:
-        names = results.with_suffix(".wanted")
-        names.write_text("\n".join(wanted))
-        command.append(str(names))
-    with results.with_suffix(".log").open("w") as log:
-        subprocess.run(command, stdout=log, stderr=log, check=False)
+    child = os.fork()
+    if child == 0:
+        with results.with_suffix(".log").open("w") as log:
+            os.dup2(log.fileno(), 1)
+            os.dup2(log.fileno(), 2)
+            try:
+                run_file(file.resolve(), form, results, seconds, wanted)
+            finally:
+                os._exit(0)
+    os.waitpid(child, 0)
 
 
 def results_of(kept: Path, file: Path, form: str) -> Path:
@@ -144,12 +143,14 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("/tmp/torch-suite"))
     parser.add_argument("--seconds", type=float, default=90, help="for one test")
     parser.add_argument("--release", default="2.6", help="of the test files")
+    parser.add_argument("--files", nargs="*", help="names, in the order to run them; else all")
     parser.add_argument("--only-tables", action="store_true")
     parser.add_argument("--write", action="store_true", help="into docs/results")
     given = parser.parse_args()
     given.results.mkdir(parents=True, exist_ok=True)
     if not given.only_tables:
-        run(given.folder, given.results, given.seconds)
+        files = [given.folder / name for name in given.files or ()]
+        run(files or sorted(given.folder.glob("test_*.py")), given.results, given.seconds)
     part = tables(given.folder, given.results, given.release)
     if given.write:
         write(part)

@@ -1,9 +1,8 @@
-"""One file of PyTorch's own tests of FSDP1 on the CPU, with one form: `torch_suite.py` starts this for each.
+"""One file of PyTorch's own tests of FSDP1 on the CPU, with one form: what `torch_suite.py` runs for each.
 
-`python benchmarks/torch_suite_file.py FILE FORM RESULTS SECONDS [WANTED]` adds a line of JSON to RESULTS for each test that
-it has no line of yet, and that the file WANTED names. The file is read, not changed: what it imports of
+The file is read, not changed: what it imports of
 FSDP1's public names comes from the form, what it calls CUDA is the CPU, and every other line runs as it stands. Each test
-gets processes of its own, forked from this one, over gloo; they are ended after SECONDS.
+gets processes of its own, forked from this one, over gloo; they are ended when their time is over.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import time
 import traceback
 import types
 import unittest
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -150,12 +150,20 @@ def names_of(form: str) -> Any:
     return find
 
 
+def preload() -> None:
+    """Imports what every file needs: once, for the processes that are forked later."""
+    _stand_in_for_expecttest()
+    for name in ("common_distributed", "common_utils", "distributed._tensor.common_dtensor"):
+        import_module(f"torch.testing._internal.{name}")
+    for name in ("fsdp1", "in_place"):
+        import_module(name)
+
+
 def prepare(file: Path, form: str) -> None:
     """Makes this process one that PyTorch's tests of FSDP1 can be imported into, without a device."""
     from fsdp1 import fsdp1_on_cpu
 
     fsdp1_on_cpu()
-    _stand_in_for_expecttest()
     for each in (torch.Tensor, torch.nn.Module):
         each.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign,attr-defined]
     for name in ("set_device", "synchronize", "_sleep", "manual_seed", "empty_cache"):
@@ -324,8 +332,13 @@ def _wait(children: dict[int, int], folder: Path, seconds: float) -> bool:
     return False
 
 
-def main(file: Path, form: str, results: Path, seconds: float, wanted: set[str] | None) -> None:
-    """Runs the tests that RESULTS has no line of; a file that cannot be imported has one line, for the file."""
+def run_file(
+    file: Path, form: str, results: Path, seconds: float, wanted: list[str] | None
+) -> None:
+    """Adds a line of JSON to ``results`` for each test that is wanted (None: all) and has none yet.
+
+    The last one, without a test, says that the file is done, or why it cannot be imported.
+    """
     known = {each["test"] for each in read(results)}
     try:
         prepare(file, form)
@@ -351,8 +364,3 @@ def read(results: Path) -> list[dict[str, Any]]:
 def _add(results: Path, found: dict[str, Any]) -> None:
     with results.open("a") as stream:
         stream.write(json.dumps(found) + "\n")
-
-
-if __name__ == "__main__":
-    names = {*Path(sys.argv[5]).read_text().splitlines()} if len(sys.argv) > 5 else None
-    main(Path(sys.argv[1]).resolve(), sys.argv[2], Path(sys.argv[3]), float(sys.argv[4]), names)
