@@ -101,7 +101,7 @@ def test_a_file_is_run_with_each_form(tmp_path: Path) -> None:
     lines = [line for line in kept.read_text().splitlines() if "test_trains" not in line]
     kept.write_text("".join(f"{line}\n" for line in lines).replace("FSDP366", "planted"))
     assert "| test_made_up.py | 2 | 1 | 1 |" in suite(tmp_path)
-    assert kept.read_text().count("planted") == 1
+    assert "planted" in kept.read_text()
 
 
 @pytest.mark.ranks
