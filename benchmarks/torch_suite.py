@@ -24,8 +24,8 @@ TITLE = "## PyTorch's own test files\n"
 
 HEAD = """
 Test files of PyTorch {release} on the CPU over gloo, by `benchmarks/torch_suite.py`: {files} of {every}. Listed are those with
-a test that passes with torch's FSDP1 there. {passed} do; what needs CUDA does not count. Of these the bridge passes {bridge}, and
-in place {in_place} pass; {bridge_skipped} and {in_place_skipped} where assertions of FSDP1's private parts are skipped.
+a test that passes with torch's FSDP1 there. {passed} do; what needs CUDA does not count. Of these the bridge passes {bridge},
+and in place {in_place} pass; {bridge_skipped} and {in_place_skipped} where assertions of FSDP1's private parts are skipped.
 """
 
 # A class of failure by what its error, its text or the line of the test has in it; the first that fits.
