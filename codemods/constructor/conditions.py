@@ -41,7 +41,8 @@ class Choice:
             self.is_among(("NO_SHARD",)),
             self.is_among(("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
         )
-        every = [node for node in ast.walk(self.value) if self._member(node) is not None]
+        nodes = [node for node in ast.walk(self.value) if isinstance(node, ast.expr)]
+        every = [node for node in nodes if self._member(node) is not None]
         return bool(every) or self._possible(self.value) is not None or False in conditions
 
     def _test(self, node: ast.expr, members: frozenset[str]) -> Condition:
@@ -65,9 +66,9 @@ class Choice:
                 if shown is not None and shown is not node:
                     return self._test(shown, members)
             case ast.Subscript(value=ast.Name() as name, slice=key):
-                table = self.construction.shown_or_none(name)
-                if isinstance(table, ast.Dict):
-                    return self._of_table(table, key, members)
+                shown = self.construction.shown_or_none(name)
+                if isinstance(shown, ast.Dict):
+                    return self._of_table(shown, key, members)
         return self._compared(node, members)
 
     def _of_table(self, table: ast.Dict, key: ast.expr, members: frozenset[str]) -> Condition:

@@ -447,7 +447,7 @@ def _given(construction: Construction, model: str) -> str:
     assert module is not None
     source = context.source(call)
     items = read(source)
-    values = [*call.args, *call.keywords]
+    values: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
     for value, item in zip(values, list(items.items), strict=True):
         name = value.arg if isinstance(value, ast.keyword) else None
         if value is module or (isinstance(value, ast.keyword) and value.value is module):

@@ -68,6 +68,9 @@ def precision_of(program: Program, file: File, made: ast.expr) -> Precision | No
     return Precision(sources, {n: v for n, v in constants.items() if n in sources})
 
 
+UNSHOWN = "unshown"
+
+
 class Rewritten:
     """The option objects of a run that are rewritten where they are made.
 
@@ -134,7 +137,7 @@ class Rewritten:
         is_local = field != "itself" or every[0].sources["buffer_dtype"].startswith("torch.")
         is_local |= any(end.node is value for end in flow.ends)
         is_local |= field == "itself" and _is_beside(construction, flow, every[0])
-        return field is not ... and is_local and all(map(_is_plain, every))
+        return field != UNSHOWN and is_local and all(map(_is_plain, every))
 
 
 def _is_beside(construction: Construction, flow: Flow, precision: Precision) -> bool:
@@ -155,8 +158,8 @@ def _is_plain(precision: Precision) -> bool:
 
 
 def shared_buffer_dtype(every: Sequence[Precision]) -> str | None:
-    """How the buffers' dtype is read from FSDP2's policy, whichever of some is taken: None where none casts any, `...` where it
-    cannot be."""
+    """How the buffers' dtype is read from FSDP2's policy, whichever of some is taken: None where none casts any, UNSHOWN where
+    it cannot be."""
     given = [each for each in every if each.sources]
     dtypes = [each.sources.get("buffer_dtype") for each in given]
     if not any(dtypes):
@@ -166,7 +169,7 @@ def shared_buffer_dtype(every: Sequence[Precision]) -> str | None:
             return field
     if len({*dtypes}) == 1 and len(given) == len(every):
         return "itself"
-    return ...  # type: ignore[return-value]
+    return UNSHOWN
 
 
 def policy_edits(context: Context, made: ast.expr, rewritten: Rewritten) -> list[Edit]:

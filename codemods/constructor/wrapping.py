@@ -120,7 +120,6 @@ def _units(construction: Construction, value: ast.expr, code: Code) -> Units | N
 def _partial(
     construction: Construction, name: str, keywords: dict[str | None, ast.expr], code: Code
 ) -> Units | None:
-    context = construction.context
     if name == "lambda_auto_wrap_policy" and keywords.keys() == {"lambda_fn"}:
         return _lambda(construction, keywords["lambda_fn"], code)
     if name == "_or_policy" and isinstance(every := keywords.get("policies"), ast.List | ast.Tuple):
@@ -136,7 +135,7 @@ def _partial(
         )
     if name == "_module_wrap_policy" and keywords.keys() == {"module_classes"}:
         return _of_classes(construction, keywords["module_classes"], code)
-    if context.fsdp1 and name == "always_wrap_policy":
+    if name == "always_wrap_policy":
         return _always(construction, code)
     return None
 
