@@ -7,9 +7,9 @@ device as it is: that is filled afterwards.
 import ast
 import re
 
+from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import grouped
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
-from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Binding, Imported
 

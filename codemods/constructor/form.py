@@ -4,14 +4,14 @@ It is in torch's words where each argument has an expression, else in auto a loo
 """
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor import assumptions, layout, precision, root, rows
+from fsdp_migrate.codemods.constructor.by_units import by_units
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
     DIRECT,
-    ENABLE_WRAP,
     FORMER_NAMES,
     PARTIAL,
     SUBCLASS,
@@ -23,6 +23,14 @@ from fsdp_migrate.codemods.constructor.construction import (
     constructions,
 )
 from fsdp_migrate.codemods.constructor.options import Rewritten, made_here, policy_edits
+from fsdp_migrate.codemods.constructor.outcome import (
+    Form,
+    are_free,
+    has_another,
+    imports_of,
+    is_free,
+    taken_away,
+)
 from fsdp_migrate.codemods.constructor.rows import ROWS, in_torchs_words
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
@@ -30,41 +38,12 @@ from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import
 from fsdp_migrate.codemods.swap import RULE as IMPORT
-from fsdp_migrate.codemods.swap import written_out
 from fsdp_migrate.codemods.uses.methods import is_replaced
-from fsdp_migrate.facts.file import root_of, values_given
-from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.findings import Action
 
 RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *rows.RULES, *root.RULES, *assumptions.RULES)
-
-_BUILTINS = ("reversed", "list", "isinstance")
-
-
-@dataclass(frozen=True, eq=False)
-class Form:
-    """A constructor on FSDP2.
-
-    Attributes:
-        message: what becomes of the call.
-        edits: makes the edits.
-        imports: the names that they use.
-        removed: code that they take away.
-        said: what its arguments become, by name, in torch's words; empty where the runtime reads them.
-        names: the names that the new code reads.
-        in_words: whether it is in torch's words.
-        gathered: why the root is told to free its parameters after forward; "" where it is not.
-    """
-
-    message: str
-    edits: Callable[[], Sequence[Edit]]
-    imports: tuple[Import, ...]
-    removed: tuple[ast.AST, ...]
-    said: Mapping[str, str] = field(default_factory=dict)
-    names: frozenset[str] = frozenset()
-    in_words: bool = False
-    gathered: str = ""
 
 
 @dataclass(frozen=True)
@@ -125,8 +104,9 @@ def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
 def _constructor(construction: Construction, decision: Decision) -> Found:
     call, construct, form = construction.call, construction.kind, decision.form
     if form is not None:
+        action = Action.REWRITE if form.in_words else Action.RUNTIME
         made = form.edits, form.imports, form.removed
-        return Found(CONSTRUCTOR, call, Action.REWRITE, form.message, construct, *made)
+        return Found(CONSTRUCTOR, call, action, form.message, construct, *made)
     count = f"{len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
     reasons = f"{count}{'; '.join(decision.reasons)}"
     if construction.context.form == "torch":
@@ -194,7 +174,7 @@ def decide(construction: Construction) -> Decision:
     except AtRunTime as reason:
         if context.form == "torch":
             return Decision(None, (str(reason),))
-        return Decision(_by_runtime(construction, str(reason)), hits=found)
+        return Decision(by_units(construction, str(reason)), hits=found)
 
 
 def form_of(construction: Construction) -> Form:
@@ -206,19 +186,19 @@ def form_of(construction: Construction) -> Form:
     if construction.kind == WRAP:
         return _wrap(construction)
     context, call = construction.context, construction.call
-    is_direct = construction.kind == DIRECT and not _has_another(context, call)
+    is_direct = construction.kind == DIRECT and not has_another(context, call)
     place = (
         layout.place_of(construction) if is_direct and not _has_own_edits(construction) else None
     )
-    if not _are_free(context, call):
+    if not are_free(context, call):
         raise AtRunTime("the file uses one of the names for something else")
     model = _parameter(construction) if place is None else place.model
     code = in_torchs_words(construction, model)
-    if not all(_is_free(context, call, need) for need in code.imports if need.name):
+    if not all(is_free(context, call, need) for need in code.imports if need.name):
         raise AtRunTime("the file uses one of the names for something else")
     gathered = root.keep_sharded(construction, code)
-    needs = (*_imports(construction), *code.imports)
-    removed = tuple(_given(construction))
+    needs = (*imports_of(construction), *code.imports)
+    removed = tuple(taken_away(construction))
     if place is not None:
         message = (
             "becomes fully_shard(...): the model is sharded in place and stays the same object"
@@ -311,102 +291,3 @@ def _check_captures(construction: Construction) -> None:
                         isinstance(each, ast.Lambda) and each is place for each in ast.walk(value)
                     ):
                         raise AtRunTime("its arguments change with each call")
-
-
-def _has_another(context: Context, call: ast.Call) -> bool:
-    """Whether FSDP1's class is named inside of a call, too: as in `FSDP(Net(FSDP(part)))`."""
-    inside = (node for node in ast.walk(call) if node is not call.func)
-    return any(isinstance(n, ast.expr) and context.references.get(n) == CLASS for n in inside)
-
-
-def _by_runtime(construction: Construction, reason: str) -> Form:
-    """A loop over `units`, or a function with one, which reads FSDP1's arguments when the program runs."""
-    context, call = construction.context, construction.call
-    is_direct = construction.kind == DIRECT and not _has_another(context, call)
-    place = layout.place_of(construction) if is_direct and _are_free(context, call) else None
-    if place is None or place.call is not None or place.test:
-        return _by_function(construction)
-    need = _runtime("units", construction)
-    inside = {*ast.walk(construction.call)}
-    # Those have an edit of their own, which leaves no room for one of the whole statement.
-    attributes = (node for node in inside if isinstance(node, ast.Attribute))
-    has_own = any(node in inside for node, _ in written_out(context))
-    has_own |= any(is_replaced(context, node) for node in attributes)
-    if has_own or not _is_free(context, call, need):
-        return _by_function(construction)
-    return Form(
-        f"becomes a loop over units(...), which reads FSDP1's arguments: {reason}",
-        lambda: layout.by_units(construction, place),
-        (*_imports(construction), need),
-        (construction.call.func,),
-    )
-
-
-def _by_function(construction: Construction) -> Form:
-    """A function of the file's own in the place of the class, which shards what it is given."""
-    context, call = construction.context, construction.call
-    if construction.kind == WRAP:
-        message = "wraps by the function that `enable_wrap` is given"
-        return Form(message, list, (), ())
-    names = [call.func, *values_given(call)]
-    cls = next(each for each in names if context.references.get(each) == CLASS)
-    shared = context.program.kept.setdefault("functions", {})
-    name, first = shared.setdefault(str(context.file.path), (_function_name(context), call))
-    top = layout.above_of(context, first)
-    needs = (*_imports(construction), _runtime("units", construction))
-    root = root_of(cls)
-    found = None if root is None else context.file.variable(root)
-    if found is None or found.scope is not context.file.scope:  # imported in a function
-        needs = tuple(need._replace(at=None) for need in needs)
-    # Names that the file uses for something else are imported inside of the function.
-    inside = [need for need in needs if not _is_free(context, context.file.tree, need)]
-
-    def edits() -> list[Edit]:
-        code = layout.function(construction, name, inside)
-        defined = [layout.defined_above(context, top, code)] if first is call else []
-        return [*defined, context.rename(cls, name)]
-
-    what = "its units are made" if construction.kind == ENABLE_WRAP else "the model is sharded"
-    return Form(
-        f"becomes {name}(...), a function above: {what} in place by fully_shard",
-        edits,
-        tuple(need for need in needs if need not in inside),
-        (cls,),
-    )
-
-
-def _function_name(context: Context) -> str:
-    """A name that is free wherever the file names the class."""
-    name = "shard"
-    for reference, meaning in context.references.items():
-        name = context.free(name, reference) if meaning == CLASS else name
-    return name
-
-
-def _imports(construction: Construction) -> tuple[Import, ...]:
-    needs = (Import(TORCH, "fully_shard", construction.call.func),)
-    return (*needs, _runtime("like_fsdp1", construction)) if construction.like_fsdp1 else needs
-
-
-def _runtime(name: str, construction: Construction) -> Import:
-    return Import(RUNTIME, name, construction.call.func)
-
-
-def _given(construction: Construction) -> list[ast.AST]:
-    """The code of a call that goes with it: all but the model."""
-    given = [each for each in values_given(construction.call) if each is not construction.module]
-    if construction.kind == ENABLE_WRAP:  # the call itself stays
-        return list(given)
-    return [construction.call.func, *given]
-
-
-def _are_free(context: Context, at: ast.AST) -> bool:
-    """Whether the names of the code mean at a place what they mean to it."""
-    scope = context.file.scope_of(at)
-    needs = (Import(TORCH, "fully_shard"), Import(RUNTIME, "like_fsdp1"))
-    are_free = all(_is_free(context, at, need) for need in needs)
-    return are_free and not any(map(scope.lookup, _BUILTINS))
-
-
-def _is_free(context: Context, at: ast.AST, need: Import) -> bool:
-    return context.means(need.name, at, f"{need.module}.{need.name}")

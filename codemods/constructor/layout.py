@@ -1,147 +1,26 @@
-"""The code of a constructor on FSDP2, which its arguments add to, and where it goes: statements in its place, or a function."""
+"""Where the code of a constructor goes: statements in its place or above it, a function, an expression."""
 
 import ast
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from textwrap import indent
 
-from fsdp_migrate.codemods.constructor.conditions import Condition, negated
+from fsdp_migrate.codemods.constructor.code import Code, under
+from fsdp_migrate.codemods.constructor.conditions import negated
 from fsdp_migrate.codemods.constructor.construction import (
     ENABLE_WRAP,
     FORMER_NAMES,
     PARTIAL,
     SIGNATURE,
-    AtRunTime,
     Construction,
 )
-from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.edit.text import comments, indentation, newline, read
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
-from fsdp_migrate.facts.names import TORCH
-
-_NAME = re.compile(r"[^\W\d]\w*")
-# What stands above `with like_fsdp1(model):`.
-KEEPS = "# Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go"
-
-
-@dataclass(eq=False)
-class Code:
-    """What the arguments of one constructor become, as source, statement by statement.
-
-    Attributes:
-        model: the model.
-        said: what is said of each argument, by its name.
-        above: statements in front of all, which make what the others read.
-        before: statements that read or change the whole model before it is sharded.
-        shared: keyword arguments of every `fully_shard` call.
-        child, root: those of the units below the root, and of the root.
-        loop: the head of the loop over the units below the root; empty where the root alone is one.
-        unit: the loop's variable.
-        exempt: a class whose modules are units in full precision.
-        ignored: the name of the set of modules that are no units.
-        whole: the condition that every rank of a group keeps whole parameters.
-        hybrid: the condition that there is a pair of groups.
-        note: a comment at the root.
-        fill: statements that fill what is on the meta device.
-        last: statements that load values into the sharded model.
-        like_fsdp1: keyword arguments of `like_fsdp1`.
-        below: statements behind the sharding that do without it what those ask for.
-        imports: the names that all this uses.
-        rewritten: the option objects that are rewritten where they are made.
-    """
-
-    model: str
-    rewritten: Rewritten
-    said: dict[str, str] = field(default_factory=dict)
-    above: list[str] = field(default_factory=list)
-    before: list[str] = field(default_factory=list)
-    shared: dict[str, str] = field(default_factory=dict)
-    child: dict[str, str] = field(default_factory=dict)
-    root: dict[str, str] = field(default_factory=dict)
-    loop: list[str] = field(default_factory=list)
-    unit: str = "module"
-    exempt: str = ""
-    ignored: str = ""
-    whole: Condition = False
-    hybrid: Condition = False
-    note: str = ""
-    fill: list[str] = field(default_factory=list)
-    last: list[str] = field(default_factory=list)
-    like_fsdp1: list[str] = field(default_factory=list)
-    below: list[str] = field(default_factory=list)
-    imports: list[Import] = field(default_factory=list)
-
-    def use(self, construction: Construction, name: str, module: str = TORCH) -> None:
-        """Lets the file import a name that the code uses."""
-        self.imports.append(Import(module, name, construction.call.func))
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The names that the code reads."""
-        given = (*self.shared.values(), *self.child.values(), *self.root.values())
-        blocks = (self.above, self.before, self.loop, self.fill, self.last, self.below)
-        lines = (line for block in blocks for line in block)
-        return frozenset(_NAME.findall(" ".join((*given, *lines, *self.like_fsdp1))))
-
-    @property
-    def call(self) -> str:
-        """The arguments of `fully_shard` behind the model, as source.
-
-        Raises:
-            AtRunTime: if there is more than that one call.
-        """
-        blocks = (self.above, self.before, self.loop, self.fill, self.last, self.below)
-        if any(blocks) or self.note:
-            raise AtRunTime
-        return _arguments(self.root) + _arguments(self.shared)
-
-    def lines(self, construction: Construction) -> list[str]:
-        """The statements that shard the model, and what is around them."""
-        context, call = construction.context, construction.call
-        lines = [*self.above, *self.before]
-        mesh = self.shared.get("mesh", "")
-        if self.loop and "(" in mesh:  # one for all units
-            self.shared["mesh"] = context.local("mesh", call)
-            lines.insert(len(self.above), f"{self.shared['mesh']} = {mesh}")
-        shared = _arguments(self.shared)
-        if len(self.shared) > 1 and self.loop:
-            name = context.local("fsdp_kwargs", call)
-            name = "fsdp_options" if name != "fsdp_kwargs" else name
-            entries = ", ".join(f'"{key}": {value}' for key, value in self.shared.items())
-            lines.append(f"{name} = {{{entries}}}")
-            shared = f", **{name}"
-        sharding = self._loop(shared)
-        sharding += [self.note] if self.note else []
-        sharding.append(f"fully_shard({self.model}{_arguments(self.root)}{shared})")
-        lines += under(construction, self.model, sharding, self.like_fsdp1)
-        return [*lines, *self.fill, *self.last, *self.below]
-
-    def _loop(self, shared: str) -> list[str]:
-        """The loop over the units below the root."""
-        if not self.loop:
-            return []
-        depth = len(self.loop[-1]) - len(self.loop[-1].lstrip()) + 4
-        lines = [*self.loop]
-        policy = self.root.get("mp_policy", "")
-        if self.exempt and policy and lines[-1].lstrip().startswith("if "):
-            inside = " " * (depth - 4)
-            other = f"MixedPrecisionPolicy(output_dtype={policy}.param_dtype)"
-            arguments = {**self.child, "mp_policy": other}
-            lines[-1:] = [
-                f"{inside}if isinstance({self.unit}, {self.exempt}):",
-                f"{inside}    # As under FSDP1, in float32",
-                f"{inside}    fully_shard({self.unit}{_arguments(arguments)}{shared})",
-                f"{inside}el{lines[-1].lstrip()}",
-            ]
-        if "cast_forward_inputs=False" in self.child.get("mp_policy", ""):
-            lines.append(" " * depth + "# As under FSDP1, only the root casts its inputs")
-        lines.append(f"{' ' * depth}fully_shard({self.unit}{_arguments(self.child)}{shared})")
-        return lines
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,16 +218,6 @@ def _speaks_of(comment: str, name: str) -> bool:
     return any(word in comment.lower() for word in words)
 
 
-def under(
-    construction: Construction, model: str, lines: list[str], options: Iterable[str] = ()
-) -> list[str]:
-    """Statements that shard, under the line that keeps FSDP1's behaviour in the form that has it."""
-    if not construction.like_fsdp1:
-        return lines
-    given = ", ".join([model, *options])
-    return [KEEPS, f"with like_fsdp1({given}):", *(indent(line, "    ") for line in lines)]
-
-
 def in_function(construction: Construction, code: Code, name: str) -> list[Edit]:
     """The edits that put a function above the statement, and its name in the place of the class."""
     context, call = construction.context, construction.call
@@ -504,7 +373,3 @@ def defined_above(context: Context, statement: ast.stmt, code: str) -> Edit:
     above = NEWLINE.sub("\n", file.text[: edit.start])
     missing = max(0, 3 - (len(above) - len(above.rstrip("\n")))) if above else 0
     return edit._replace(text=first * missing + edit.text + line * 2)
-
-
-def _arguments(given: dict[str, str]) -> str:
-    return "".join(f", {name}={value}" for name, value in given.items())

@@ -8,9 +8,9 @@ keeps every BatchNorm in full precision.
 import ast
 from collections.abc import Sequence
 
+from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.flow import Flow, defined
-from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.constructor.options import (
     FIELDS,
     Precision,

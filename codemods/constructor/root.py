@@ -8,8 +8,8 @@ all-gather more in each step. Under `like_fsdp1` the runtime does it.
 import ast
 import re
 
+from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.file import last_name, values_given
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor import devices, precision, sharding, wrapping
+from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, chosen
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
@@ -15,7 +16,6 @@ from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     constructions,
 )
-from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.constructor.silent import hits
 from fsdp_migrate.codemods.context import Context

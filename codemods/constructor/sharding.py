@@ -6,10 +6,10 @@ are freed after forward. FSDP2 has an argument for each, `mesh` and `reshard_aft
 
 import ast
 
+from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Choice, Condition, negated
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.devices import device_type, distributed
-from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH

@@ -8,10 +8,10 @@ itself, as `torch.distributed.fsdp.wrap` documents its signature.
 import ast
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import chosen, grouped
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.devices import of_parameter
-from fsdp_migrate.codemods.constructor.layout import Code
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor import assumptions
-from fsdp_migrate.codemods.constructor.layout import KEEPS
+from fsdp_migrate.codemods.constructor.code import KEEPS
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.edit.text import indentation, newline
 from fsdp_migrate.codemods.rule import Edit, Found, Rule

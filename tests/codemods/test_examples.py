@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.constructor.layout import KEEPS
+from fsdp_migrate.codemods.constructor.code import KEEPS
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.codemods.registry import CODEMODS, all_rules, asked, module, rule_for

@@ -1,0 +1,84 @@
+"""A constructor whose arguments only a run knows: a loop over `units`, or a function with one, in the default form."""
+
+import ast
+
+from fsdp_migrate.codemods.constructor import layout
+from fsdp_migrate.codemods.constructor.construction import DIRECT, ENABLE_WRAP, WRAP, Construction
+from fsdp_migrate.codemods.constructor.outcome import (
+    Form,
+    are_free,
+    has_another,
+    imports_of,
+    is_free,
+    of_runtime,
+)
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.codemods.swap import written_out
+from fsdp_migrate.codemods.uses.methods import is_replaced
+from fsdp_migrate.facts.file import root_of, values_given
+from fsdp_migrate.facts.names import CLASS
+
+
+def by_units(construction: Construction, reason: str) -> Form:
+    """A loop over `units`, or a function with one, which reads FSDP1's arguments when the program runs."""
+    context, call = construction.context, construction.call
+    is_direct = construction.kind == DIRECT and not has_another(context, call)
+    place = layout.place_of(construction) if is_direct and are_free(context, call) else None
+    if place is None or place.call is not None or place.test:
+        return _by_function(construction)
+    need = of_runtime("units", construction)
+    inside = {*ast.walk(construction.call)}
+    # Those have an edit of their own, which leaves no room for one of the whole statement.
+    attributes = (node for node in inside if isinstance(node, ast.Attribute))
+    has_own = any(node in inside for node, _ in written_out(context))
+    has_own |= any(is_replaced(context, node) for node in attributes)
+    if has_own or not is_free(context, call, need):
+        return _by_function(construction)
+    return Form(
+        f"becomes a loop over units(...), which reads FSDP1's arguments: {reason}",
+        lambda: layout.by_units(construction, place),
+        (*imports_of(construction), need),
+        (construction.call.func,),
+    )
+
+
+def _by_function(construction: Construction) -> Form:
+    """A function of the file's own in the place of the class, which shards what it is given."""
+    context, call = construction.context, construction.call
+    if construction.kind == WRAP:
+        message = "wraps by the function that `enable_wrap` is given"
+        return Form(message, list, (), ())
+    names = [call.func, *values_given(call)]
+    cls = next(each for each in names if context.references.get(each) == CLASS)
+    shared = context.program.kept.setdefault("functions", {})
+    name, first = shared.setdefault(str(context.file.path), (_function_name(context), call))
+    top = layout.above_of(context, first)
+    needs = (*imports_of(construction), of_runtime("units", construction))
+    root = root_of(cls)
+    found = None if root is None else context.file.variable(root)
+    if found is None or found.scope is not context.file.scope:  # imported in a function
+        needs = tuple(need._replace(at=None) for need in needs)
+    # Names that the file uses for something else are imported inside of the function.
+    inside = [need for need in needs if not is_free(context, context.file.tree, need)]
+
+    def edits() -> list[Edit]:
+        code = layout.function(construction, name, inside)
+        defined = [layout.defined_above(context, top, code)] if first is call else []
+        return [*defined, context.rename(cls, name)]
+
+    what = "its units are made" if construction.kind == ENABLE_WRAP else "the model is sharded"
+    return Form(
+        f"becomes {name}(...), a function above: {what} in place by fully_shard",
+        edits,
+        tuple(need for need in needs if need not in inside),
+        (cls,),
+    )
+
+
+def _function_name(context: Context) -> str:
+    """A name that is free wherever the file names the class."""
+    name = "shard"
+    for reference, meaning in context.references.items():
+        name = context.free(name, reference) if meaning == CLASS else name
+    return name
