@@ -55,6 +55,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         *("_parameters", "init"),
     ),
     "left.wrapped": ("state_dict", ".apply(", "isinstance"),
+    "left.units_of_the_model": ("class ", "olicy", "mixed_precision", "()"),
     "left.parameters": _OF_PARAMETERS,
     "left.taken_out": (
         *("arameters(", "odules(", "children(", ".weight", ".bias", "requires_grad_("),

@@ -189,7 +189,7 @@ def after_sharding(unit: Any, arguments: Arguments) -> None:
     average_on_gloo(unit)
     if arguments.backward_prefetch is None:
         # A list replaces FSDP2's own choice, and a unit has itself already.
-        unit.set_modules_to_backward_prefetch([unit])
+        FSDPModule.set_modules_to_backward_prefetch(unit, [unit])
 
 
 def _precision_policy(mixed_precision: MixedPrecision) -> MixedPrecisionPolicy:

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy
@@ -14,6 +12,7 @@ from .api import BackwardPrefetch, CPUOffload, MixedPrecision, ShardingStrategy
 from .forms import WRAPPED
 from .gather import current_device
 from .materialize import own_modules
+from .notes import notes_of
 from .torch_private import (
     keeps_unsharded_after_forward,
     parameter_groups,
@@ -22,25 +21,10 @@ from .torch_private import (
     units_of,
 )
 
-# Of modules that `units` gave out, which know what FSDP1's constructor was called with.
-_given: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
-# FSDP1's `buffer_dtype` of units that the program sharded with FSDP2's own arguments, which have none.
-_buffer_dtypes: WeakKeyDictionary[nn.Module, torch.dtype] = WeakKeyDictionary()
-
-
-def remember(module: nn.Module, attributes: dict[str, Any]) -> None:
-    """Keeps what FSDP1's constructor would have set on the wrapper of ``module``."""
-    _given[module] = attributes
-
-
-def keep_buffers_in(unit: nn.Module, dtype: torch.dtype) -> None:
-    """Sets FSDP1's ``MixedPrecision.buffer_dtype`` of a unit: its first forward casts its buffers."""
-    _buffer_dtypes[unit] = dtype
-
 
 def given_attributes(unit: nn.Module) -> Mapping[str, Any] | None:
     """What FSDP1's arguments came to; None for a unit that the program sharded with FSDP2's own."""
-    return vars(unit) if WRAPPED in unit._modules else _given.get(unit)
+    return vars(unit) if WRAPPED in unit._modules else notes_of(unit).arguments
 
 
 def attributes_of(unit: Any) -> Mapping[str, Any]:
@@ -74,7 +58,7 @@ def _derived(unit: Any) -> dict[str, Any]:
         "mixed_precision": MixedPrecision(
             policy.param_dtype,
             policy.reduce_dtype,
-            _buffer_dtypes.get(unit),
+            notes_of(unit).buffer_dtype,
             cast_forward_inputs=policy.cast_forward_inputs and policy.param_dtype is not None,
         ),
         "cpu_offload": CPUOffload(

@@ -21,12 +21,14 @@ from .gradients import reduce_as_fsdp1
 from .interface import Interface
 from .materialize import own_modules
 from .mesh import MESH_DIM_NAMES
+from .notes import notes_of
 from .older_optimizers import replace_parameters
+from .own_members import NONE, own_first
 from .patches import install
+from .pickled import as_before_sharding
 from .refusals import PRIVATE_PARTS, PrivatePart
 from .running import Unit, run_gathered
 from .state_dict_types import PREFIX, leave_out_of_state_dicts
-from .summon import is_summoned
 
 
 class _BridgeType(type):
@@ -123,7 +125,7 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
         }
         with torch_private.named_dimensions(options["mesh"], MESH_DIM_NAMES):
             torch_private.shard(self, **options)
-        reduce_as_fsdp1(self)
+        reduce_as_fsdp1(self, notes_of(self))
         after_sharding(self, arguments)
         if arguments.use_orig_params:
             now = {p: m._parameters[name] for p, (m, name) in before.items()}
@@ -140,8 +142,10 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
     def module(self) -> nn.Module:
         """The wrapped module, without activation checkpointing around it."""
         inner = self._fsdp_wrapped_module
-        checkpointed = inner._modules.get("_checkpoint_wrapped_module")
-        return inner if checkpointed is None else checkpointed
+        inner = inner._modules.get("_checkpoint_wrapped_module") or inner
+        if not isinstance(inner, FSDPModule):
+            as_before_sharding(type(inner))
+        return inner
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -184,10 +188,21 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
 
     def _named_members(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Any]]:
         """Parameters and buffers, inside ``summon_full_params`` by names without the wrapper."""
+        is_summoned = notes_of(self).is_summoned
         for name, member in super()._named_members(*args, **kwargs):
-            yield name.replace(PREFIX, "") if is_summoned(self) else name, member
+            yield name.replace(PREFIX, "") if is_summoned else name, member
 
     def _fqn_modifiers(self) -> dict[str, str]:
         """Tells torch's state dict functions that the wrapper is in no name of a state dict."""
         inner = self._fsdp_wrapped_module
         return dict.fromkeys((*inner._modules, *inner._parameters, *inner._buffers), WRAPPED)
+
+
+def _of_the_wrapped(unit: Any, name: str) -> Any:
+    """What the wrapped module has by a name, which FSDP1's wrapper answered; an inner wrapper has FSDP2's methods only."""
+    wrapped = unit._modules.get(WRAPPED)
+    return NONE if isinstance(wrapped, FSDPModule) else getattr(wrapped, name, NONE)
+
+
+for _name, _member in own_first(_of_the_wrapped).items():
+    setattr(FullyShardedDataParallel, _name, _member)

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import ref
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from .api import NamedOption
+from .notes import notes_of
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -102,22 +103,20 @@ def _as_torchs(value: object, module: Any) -> object:
 # The module that FSDP1's wrapper wrapped, for a model that is sharded in place: `model.module`. FSDP1's was another object,
 # of the model's own class and without FSDP1's interface: `while hasattr(m, "module"): m = m.module` ends there #
 
-# A view keeps its unit, not the other way round.
-_views: WeakKeyDictionary[nn.Module, ReferenceType[nn.Module]] = WeakKeyDictionary()
-_units: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
-
 
 def view_of(unit: nn.Module, cls: type[nn.Module]) -> nn.Module:
     """``unit`` as a module of its own class ``cls``: the same attributes, children, parameters and hooks."""
-    known = _views.get(unit)
-    view = None if known is None else known()
+    notes = notes_of(unit)
+    view = None if notes.view is None else notes.view()
     if view is None:
         view = object.__new__(cls)
         object.__setattr__(view, "__dict__", vars(unit))
-        _views[unit], _units[view] = ref(view), unit
+        notes.view = ref(view)
+        notes_of(view).unit = unit  # a view keeps its unit, not the other way round
     return view
 
 
 def unit_of(module: nn.Module) -> nn.Module:
     """The unit that ``module`` is a view of, or ``module`` itself."""
-    return _units.get(module, module)
+    unit = notes_of(module).unit
+    return module if unit is None else unit

@@ -6,15 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from .changed import say
 from .not_reduced import NotReduced
-from .quirks import acted, keeps
-from .summon import is_summoned
+from .notes import Notes, notes_of
 from .torch_private import (
     around_backward,
     complete_gradients,
@@ -28,11 +27,8 @@ from .torch_private import (
 )
 from .writeback import require_data_of_forward, write_back
 
-# The units whose gradients are in `p.grad` before they are reduced.
-_showing: WeakSet[FSDPModule] = WeakSet()
 
-
-def reduce_as_fsdp1(unit: Any) -> None:
+def reduce_as_fsdp1(unit: Any, notes: Notes) -> None:
     """Makes the backward of ``unit`` give the gradients that FSDP1's gives.
 
     - FSDP1 reduces the gradient of a whole unit: a parameter that took no part has zeros as soon as another of its unit
@@ -42,30 +38,55 @@ def reduce_as_fsdp1(unit: Any) -> None:
     - A unit that stays gathered shows its sharded parameters then.
     """
     average_on_gloo(unit)
-    zeros = partial(acted, unit, "zero_gradients") if keeps(unit, "zero_gradients") else None
+    zeros = partial(notes.acted, "zero_gradients") if "zero_gradients" in notes.quirks else None
 
     def before(group: Any) -> None:
+        if notes.order is not None:
+            notes.order.backward_begins()
         _drop_what_was_cleared(group)
-        if not is_summoned(unit):
+        if notes.has_gradients:
+            _tell_of_dropped(unit, notes)
+        if not notes.is_summoned:
             write_back(unit, [group])
             require_data_of_forward(unit, group)
 
-    _showing.add(unit)
+    notes.shows_unreduced = True
     around_backward(unit, before, partial(_reduce, filled=zeros, shows_sharded=True))
 
 
 def average_on_gloo(unit: Any) -> None:
     """Some releases' gloo sums where it is asked to average (pytorch#162338): the sum is divided then."""
     if any(group.mesh_info.mesh.device_type == "cpu" for group in parameter_groups(unit)):
-        unit.set_force_sum_reduction_for_comms(True)
+        FSDPModule.set_force_sum_reduction_for_comms(unit, True)
 
 
-def show_unreduced(unit: FSDPModule) -> None:
+def show_unreduced(unit: Any) -> None:
     """Lets ``zero_grad()`` drop unreduced gradients of a unit of ``fully_shard``; those of the bridge do so anyway."""
-    if unit not in _showing:
-        _showing.add(unit)
+    notes = notes_of(unit)
+    if not notes.shows_unreduced:
+        notes.shows_unreduced = True
         after = partial(_reduce, filled=None, shows_sharded=False)
         around_backward(unit, _drop_what_was_cleared, after)
+
+
+def has_gradients(unit: Any) -> bool:
+    """Whether any parameter of ``unit`` itself has a gradient."""
+    return any(
+        parameter.sharded_param.grad is not None
+        for group in parameter_groups(unit)
+        for parameter in group.fsdp_params
+    )
+
+
+def _tell_of_dropped(unit: Any, notes: Notes) -> None:
+    """Says so where ``zero_grad()`` came between forward and backward: FSDP1 did not see that until the next forward."""
+    notes.has_gradients = False
+    if not has_gradients(unit):
+        say(
+            "FSDP102",
+            "gradients were dropped between forward and backward: FSDP1 went on with them there, under SHARD_GRAD_OP "
+            "with use_orig_params=True, and added the new ones",
+        )
 
 
 @contextlib.contextmanager
@@ -88,15 +109,15 @@ def no_sync(model: nn.Module) -> Iterator[None]:
     try:
         for unit, _, keep_unsharded in before:
             show_unreduced(unit)
-            unit.set_requires_gradient_sync(False, recurse=False)
+            FSDPModule.set_requires_gradient_sync(unit, False, recurse=False)
             if keep_unsharded:
-                unit.set_reshard_after_backward(False, recurse=False)
+                FSDPModule.set_reshard_after_backward(unit, False, recurse=False)
         yield
     finally:
         for unit, synced, keep_unsharded in before:
-            unit.set_requires_gradient_sync(synced, recurse=False)
+            FSDPModule.set_requires_gradient_sync(unit, synced, recurse=False)
             if keep_unsharded:
-                unit.set_reshard_after_backward(synced, recurse=False)
+                FSDPModule.set_reshard_after_backward(unit, synced, recurse=False)
 
 
 def _drop_what_was_cleared(group: Any) -> None:

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -16,18 +17,19 @@ from torch.utils.weak import TensorWeakRef
 
 from . import torch_private
 from .arguments import Arguments, after_sharding, is_unit, ready_to_shard, warn_of_container
-from .attributes import given_attributes, keep_buffers_in, remember
+from .attributes import given_attributes
 from .auto_wrap import plan_checked
 from .changed import place, say
 from .environment import tell_of_variables
 from .in_place_units import adopt
 from .materialize import own_modules
 from .mesh import MESH_DIM_NAMES
+from .notes import QUIRKS, notes_of
 from .older_optimizers import replace_parameters
 from .patches import install
 from .plan import Unit as Planned
 from .precision import runs_in_full_precision
-from .quirks import Record, start
+from .quirks import Record, follow_writes, start
 from .quirks import records as records
 from .running import Unit, cast_buffers_of, prefetch_in_order
 
@@ -77,7 +79,7 @@ def _each(
         if unit is planned[-1] and "mp_policy" in options and own.precision is not None:
             casts = own.precision.cast_forward_inputs or own.precision.cast_root_forward_inputs
             options["mp_policy"] = replace(options["mp_policy"], cast_forward_inputs=casts)
-        remember(module, own.attributes())
+        notes_of(module).arguments = own.attributes()
         with torch_private.named_dimensions(options["mesh"], MESH_DIM_NAMES):
             yield module, options
         if not isinstance(module, FSDPModule):
@@ -142,6 +144,7 @@ def like_fsdp1(
     list_inputs: bool = True,
     autocast_cache: bool = True,
     whole_in_apply: bool = True,
+    root_inputs: bool = True,
     interface: bool = True,
 ) -> Iterator[None]:
     """Keeps FSDP1's behaviour on what is sharded inside: ``with like_fsdp1(model): fully_shard(...)``.
@@ -164,6 +167,7 @@ def like_fsdp1(
         list_inputs: what a unit puts into a list or dictionary that is given to it arrives at the caller.
         autocast_cache: autocast casts parameters in each forward anew, as it did FSDP1's.
         whole_in_apply: ``model.apply(fn)`` sees whole parameters.
+        root_inputs: a unit that a method other than forward runs, ``model.encode(x)``, casts its inputs as the model does.
         interface: FSDP1's methods and attributes, where the model has none of that name: ``no_sync()``,
             ``clip_grad_norm_()``, ``module``, ``sharding_strategy``, ... What FSDP2 cannot have raises an error that names
             the rule.
@@ -183,11 +187,16 @@ def like_fsdp1(
     new = [unit for unit in new if torch_private.is_alone(unit)]
     _check_batch_norms(new)
     _tell_of_variables(model, new)
-    inner = {below for unit in new for below in torch_private.units_of(unit)[1:]}
+    outermost: dict[nn.Module, nn.Module] = {}
+    for unit in new:  # a unit comes after those around it
+        for below in torch_private.units_of(unit):
+            outermost.setdefault(below, unit)
     for unit in new:
-        if buffer_dtype is not None and given_attributes(unit) is None:
-            keep_buffers_in(unit, buffer_dtype)
-        adopt(unit, record, is_outermost=unit not in inner)
+        notes = notes_of(unit)
+        notes.record, notes.outermost = record, ref(outermost[unit])
+        notes.quirks, notes.buffer_dtype = QUIRKS - record.switched_off, buffer_dtype
+        follow_writes(unit, record)
+        adopt(unit, notes)
         context.follow(unit)
 
 

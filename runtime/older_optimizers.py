@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from .changed import of_load
+from .changed import of_load, say
 from .gather import sharded_as
 
 _optimizers: WeakSet[Optimizer] = WeakSet()
@@ -23,9 +23,10 @@ class StaleParameter(RuntimeError):
     """A parameter is used that sharding has replaced."""
 
 
-class _Stale(nn.Parameter):
+class _Stale:
     """A parameter object that was replaced, and can no longer be used."""
 
+    __slots__ = ()
     _successor: nn.Parameter
 
     @classmethod
@@ -35,8 +36,18 @@ class _Stale(nn.Parameter):
             "after that"
         )
 
-    def __repr__(self, **options: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **options: Any) -> str:
         return "a parameter that sharding has replaced"
+
+
+class _StaleParameter(_Stale, nn.Parameter):  # type: ignore[misc]
+    pass
+
+
+class _StaleDTensor(_Stale, DTensor):  # type: ignore[misc]
+    """Of a model whose layers were distributed before, by tensor parallelism."""
+
+    __slots__ = ()
 
 
 def replace_parameters(
@@ -54,17 +65,33 @@ def replace_parameters(
             vars(new).update(
                 vars(old)
             )  # what the program has set there: `p.no_weight_decay = True`
-        old.data = torch.empty(0, dtype=old.dtype)  # the whole parameter is not needed any more
+        _free(old)
         old._successor = new  # type: ignore[attr-defined]
-        old.__class__ = _Stale
+        old.__class__ = _StaleDTensor if isinstance(old, DTensor) else _StaleParameter
     return replaced
+
+
+def _free(old: torch.Tensor) -> None:
+    """Gives the memory of a parameter back, which the sharded one has taken over."""
+    nothing = torch.empty(0, dtype=old.dtype)
+    if isinstance(old, DTensor):
+        old._local_tensor = nothing
+    else:
+        old.data = nothing
 
 
 @torch.no_grad()
 def _replace_in(optimizer: Optimizer, successors: Mapping[torch.Tensor, nn.Parameter]) -> int:
     replaced = 0
     for group in optimizer.param_groups:
-        replaced += sum(p in successors for p in group["params"])
+        known = [p for p in group["params"] if p in successors]
+        replaced += len(known)
+        if any(isinstance(p, DTensor) for p in known):
+            say(
+                "FSDP206",
+                "an optimizer of before the sharding has parameters of tensor parallelism: it trains them now, and "
+                "FSDP1 left them as they were",
+            )
         group["params"][:] = [successors.get(p, p) for p in group["params"]]
     for old in [p for p in optimizer.state if p in successors]:
         new = successors[old]

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
@@ -51,6 +52,7 @@ def install() -> None:
     for name in _OF_SHARDED_TENSORS:
         if not hasattr(DTensor, name):
             setattr(DTensor, name, _refusing(name))
+    FSDPModule.__init_subclass__ = classmethod(_init_subclass)  # type: ignore[assignment,arg-type]
     follow_all()
     register_optimizer_step_pre_hook(_before_step)
     handlers = getattr(DTensor._op_dispatcher, "_custom_op_handlers", {})
@@ -78,6 +80,12 @@ def _refusing(name: str) -> property:
         raise PartOfShardedTensor(name)
 
     return property(refuse)
+
+
+def _init_subclass(cls: type[FSDPModule], **kwargs: Any) -> None:
+    """The class that ``fully_shard`` makes of a unit's is none that the model's own has to know: FSDP1 made none."""
+    if cls.__bases__[0] is not FSDPModule:
+        super(FSDPModule, cls).__init_subclass__(**kwargs)
 
 
 def _assign(tensor: DTensor, value: torch.Tensor) -> bool:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import nn
 
+from .notes import notes_of
 from .torch_private import apply_to_tensors
-
-_in_full_precision: WeakSet[nn.Module] = WeakSet()
 
 
 def run_in_full_precision(module: nn.Module) -> None:
@@ -37,12 +35,12 @@ def run_in_full_precision(module: nn.Module) -> None:
 
     module.register_forward_pre_hook(upcast)
     module.register_forward_hook(downcast)
-    _in_full_precision.add(module)
+    notes_of(module).is_exempt = True
 
 
 def runs_in_full_precision(module: nn.Module) -> bool:
     """Whether :func:`run_in_full_precision` was called for ``module``."""
-    return module in _in_full_precision
+    return notes_of(module).is_exempt
 
 
 def cast_anew() -> bool:

@@ -6,7 +6,7 @@ Of the bridge's units nothing is counted, and nothing is switched off.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
+from weakref import ReferenceType, ref
 
 import torch
 from torch import nn
@@ -32,8 +32,6 @@ class Record:
 
 
 RECORDS: list[Record] = []
-_outermost: WeakSet[nn.Module] = WeakSet()
-_of_units: WeakKeyDictionary[nn.Module, Record] = WeakKeyDictionary()
 # By identity, with the place where the parameter must be found: torch moves no parameter that has weak references.
 _of_parameters: dict[int, tuple[ReferenceType[nn.Module], str, Record]] = {}
 
@@ -44,11 +42,8 @@ def start(place: str, switched_off: Iterable[str]) -> Record:
     return RECORDS[-1]
 
 
-def belongs_to(unit: nn.Module, record: Record, is_outermost: bool) -> None:
-    """From now on ``record`` counts what is done for ``unit``."""
-    if is_outermost:
-        _outermost.add(unit)
-    _of_units[unit] = record
+def follow_writes(unit: nn.Module, record: Record) -> None:
+    """From now on ``record`` counts writes to the parameters of ``unit``."""
     for module in unit.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
@@ -63,24 +58,6 @@ def record_of_parameter(parameter: torch.Tensor) -> Record | None:
     module, name, record = known
     owner = module()
     return record if owner is not None and owner._parameters.get(name) is parameter else None
-
-
-def keeps(unit: nn.Module, quirk: str) -> bool:
-    """Whether ``unit`` has a quirk; all are on where no ``like_fsdp1`` said otherwise."""
-    record = _of_units.get(unit)
-    return record is None or quirk not in record.switched_off
-
-
-def acted(unit: nn.Module, quirk: str, *examples: str) -> None:
-    """Counts that ``quirk`` acted on each of ``examples``."""
-    record = _of_units.get(unit)
-    if record is not None:
-        record.add(quirk, *examples)
-
-
-def is_outermost(module: nn.Module) -> bool:
-    """Whether ``module`` is a unit that is in no other one of the same record."""
-    return module in _outermost
 
 
 def records() -> list[dict[str, Any]]:

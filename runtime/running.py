@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
+from torch.distributed.distributed_c10d import DebugLevel, get_debug_level
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from . import torch_private
 from .api import MixedPrecision, TrainingState, as_mixed_precision
 from .attributes import attributes_of, given_attributes
+from .gradients import has_gradients
 from .materialize import own_modules
+from .notes import Notes, notes_of
+from .order import Order
 from .precision import autocasts, cast_anew, cast_own_buffers
-from .quirks import acted, keeps
-from .summon import is_summoned, whole_parameters
+from .summon import whole_parameters
 from .torch_private import parameter_groups, units_of
 from .writeback import forget_data, write_back
-
-_prepared: WeakSet[nn.Module] = WeakSet()
-_running: WeakSet[nn.Module] = WeakSet()
 
 
 class Unit:
@@ -36,10 +36,11 @@ class Unit:
 
     def apply(self, fn: Callable[[nn.Module], None]) -> Any:
         """Calls a function on every module below with its parameters whole, and on this one."""
-        if not keeps(self, "whole_in_apply"):  # type: ignore[arg-type]
+        notes = notes_of(self)  # type: ignore[arg-type]
+        if "whole_in_apply" not in notes.quirks:
             return super().apply(fn)  # type: ignore[misc]
         assert_idle(self)
-        acted(self, "whole_in_apply", "apply")  # type: ignore[arg-type]
+        notes.acted("whole_in_apply", "apply")
         with whole_parameters([self]):
             return super().apply(fn)  # type: ignore[misc]
 
@@ -53,60 +54,81 @@ def run_gathered(
     begun = _before_forward(unit, args, kwargs)
     if begun is None:
         return forward(*args, **kwargs)
-    args, kwargs, kept_casts = begun
+    notes, args, kwargs, kept_casts = begun
     try:
         output = forward(*args, **kwargs)
     finally:
-        _end(unit, kept_casts)
-    return _after_forward(unit, output)
+        _end(notes, kept_casts)
+    return _after_forward(unit, notes, output)
 
 
 @torch_private.run_eagerly
 def _before_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The inputs, and whether autocast kept its casts; None where all is gathered already."""
-    if unit in _running or is_summoned(unit):  # then they may be changed
+    """The unit's notes, the inputs, and whether autocast kept its casts; None where all is gathered already."""
+    notes = notes_of(unit)
+    if notes.is_running or notes.is_summoned:  # then they may be changed
         return None
     groups = parameter_groups(unit)
     write_back(unit, groups)
     forget_data(groups)
-    prepare(unit)
+    if not notes.is_prepared:
+        prepare(unit)
     if torch_private.is_gathered(groups) and not torch_private.is_running(unit):
-        acted(unit, "sharded_after_forward", "forward")
+        notes.acted("sharded_after_forward", "forward")
+    if notes.order is not None and not torch_private.is_recomputed(unit):
+        notes.order.forward_begins(unit)
     made = torch_private.pre_forward(unit, groups, args, kwargs)
     nested = [each for each in (*args, *kwargs.values()) if isinstance(each, list | dict | tuple)]
     # FSDP1's root made copies, too.
-    if nested and not torch_private.copies_inputs(unit) and keeps(unit, "list_inputs"):
+    if nested and not torch_private.copies_inputs(unit) and "list_inputs" in notes.quirks:
         if any(isinstance(each, list | dict) for each in nested):
-            acted(unit, "list_inputs", type(unit).__name__)
+            notes.acted("list_inputs", type(unit).__name__)
         made = torch_private.in_place_of((args, kwargs), made)
     kept_casts = None
-    if keeps(unit, "autocast_cache"):
+    if "autocast_cache" in notes.quirks:
         if autocasts():
-            acted(unit, "autocast_cache", type(unit).__name__)
+            notes.acted("autocast_cache", type(unit).__name__)
         kept_casts = cast_anew()
-    _running.add(unit)
-    return *made, kept_casts
+    notes.is_running = True
+    return notes, *made, kept_casts
 
 
 @torch_private.run_eagerly
-def _end(unit: nn.Module, kept_casts: bool | None) -> None:
-    _running.discard(unit)
+def _end(notes: Notes, kept_casts: bool | None) -> None:
+    notes.is_running = False
     if kept_casts is not None:
         torch.set_autocast_cache_enabled(kept_casts)
 
 
 @torch_private.run_eagerly
-def _after_forward(unit: nn.Module, output: Any) -> Any:
+def _after_forward(unit: nn.Module, notes: Notes, output: Any) -> Any:
     if not torch.is_grad_enabled() and torch_private.is_outermost_forward(unit):
-        acted(unit, "sharded_after_forward", "forward without gradients")
-    if unit in _first_forward:
-        _first_forward.pop(unit)()
-    return torch_private.post_forward(unit, output, keeps(unit, "sharded_after_forward"))
+        notes.acted("sharded_after_forward", "forward without gradients")
+    if notes.end_first_forward is not None:
+        notes.end_first_forward()
+        notes.end_first_forward = None
+    show = _show_as_fsdp1 if "sharded_after_forward" in notes.quirks else None
+    return torch_private.post_forward(unit, output, show)
+
+
+def _show_as_fsdp1(unit: Any) -> None:
+    """After a forward the parameters of ``unit`` are the sharded ones. By its name one may still be whole, for a loss.
+
+    FSDP1's flat parameters left whole tensors in the attributes (``use_orig_params=False``), and a unit that stays gathered
+    until backward did so always, unless gradients were off. Where a program has torch's words alone, either may have been.
+    """
+    original = (given_attributes(unit) or {}).get("_use_orig_params")
+    is_whole = torch.is_grad_enabled()
+    if original:
+        is_whole = is_whole and torch_private.keeps_unsharded_after_forward(unit)
+        notes_of(unit).has_gradients = is_whole and has_gradients(unit)
+    for group in parameter_groups(unit):
+        torch_private.show_sharded(group, whole_attributes=is_whole or original is False)
 
 
 def prepare(root: Any) -> None:
     """What FSDP1 does, and checks, at the first use of a root (``_runtime_utils.py``, ``_lazy_init``)."""
-    if root in _prepared:
+    if notes_of(root).is_prepared:
         return
     for unit in units_of(root):
         write_back(unit, parameter_groups(unit))
@@ -119,14 +141,17 @@ def prepare(root: Any) -> None:
         if len(values) > 1:
             raise ValueError(f"Expects one homogeneous value for {name} but got {values}")
     for unit in units:
-        _prepared.add(unit)
+        notes_of(unit).is_prepared = True
         if unit in given:
             _cast_inputs(unit, given[unit], is_root=unit is root)
+        elif unit is root:
+            _cast_as_root(unit)
         cast_buffers_of(unit, attributes_of(unit))
         _step_in_backward(unit, given.get(unit))
     _gather_for_training(units)
+    _watch_order(root, units)
     if any(each["forward_prefetch"] for each in given.values()):
-        _first_forward[root] = prefetch_in_order(root, units)
+        notes_of(root).end_first_forward = prefetch_in_order(root, units)
 
 
 def _cast_inputs(unit: Any, attributes: Mapping[str, Any], is_root: bool) -> None:
@@ -134,6 +159,19 @@ def _cast_inputs(unit: Any, attributes: Mapping[str, Any], is_root: bool) -> Non
     cast = bool(precision.cast_forward_inputs and parameter_groups(unit))
     cast |= is_root and bool(torch_private.is_root(unit)) and precision.cast_root_forward_inputs
     torch_private.set_cast_forward_inputs(unit, cast)
+
+
+def _cast_as_root(unit: Any) -> None:
+    """Casts the inputs of a unit that is run by itself, ``model.encode(x)``, as the model's are: under FSDP1 it was a root."""
+    notes = notes_of(unit)
+    outermost: Any = None if notes.outermost is None else notes.outermost()
+    if outermost in (None, unit) or "root_inputs" not in notes.quirks:
+        return
+    policy = torch_private.precision_policy(unit)
+    casts = torch_private.precision_policy(outermost).cast_forward_inputs
+    if casts and policy.param_dtype is not None and not policy.cast_forward_inputs:
+        notes.acted("root_inputs", type(unit).__name__)
+        torch_private.set_cast_forward_inputs(unit, True)
 
 
 def _step_in_backward(unit: Any, given: Mapping[str, Any] | None) -> None:
@@ -153,6 +191,14 @@ def _step_in_backward(unit: Any, given: Mapping[str, Any] | None) -> None:
             parameter.register_post_accumulate_grad_hook(step)  # type: ignore[no-untyped-call]
 
 
+def _watch_order(root: Any, units: list[Any]) -> None:
+    """Compares the order of units where FSDP1 would."""
+    if get_debug_level() == DebugLevel.DETAIL:
+        order = Order(root, units, attributes_of(root)["process_group"])
+        for unit in units:
+            notes_of(unit).order = order
+
+
 def _gather_for_training(units: list[Any]) -> None:
     """Gathers units once where their first forward is in inference mode.
 
@@ -161,8 +207,8 @@ def _gather_for_training(units: list[Any]) -> None:
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(mode=False):
             for unit in units:
-                unit.unshard()
-                unit.reshard()
+                FSDPModule.unshard(unit)
+                FSDPModule.reshard(unit)
 
 
 def cast_buffers_of(unit: nn.Module, attributes: Mapping[str, Any]) -> None:
@@ -188,14 +234,10 @@ def prefetch_in_order(root: nn.Module, units: list[Any]) -> Callable[[], None]:
         for handle in handles:
             handle.remove()
         for unit, following in pairwise(order):
-            unit.set_modules_to_forward_prefetch([following])
+            FSDPModule.set_modules_to_forward_prefetch(unit, [following])
 
     handles = [unit.register_forward_pre_hook(add) for unit in units if unit is not root]
     return finish
-
-
-_first_forward: WeakKeyDictionary[nn.Module, Callable[[], None]] = WeakKeyDictionary()
-"""What ends that of a root."""
 
 
 def check_is_root(unit: Any) -> bool:
@@ -206,7 +248,7 @@ def check_is_root(unit: Any) -> bool:
 
 def training_state(unit: Any) -> TrainingState:
     """What ``unit`` is doing."""
-    if is_summoned(unit):
+    if notes_of(unit).is_summoned:
         return TrainingState.SUMMON_FULL_PARAMS
     if torch_private.is_running(unit):
         return TrainingState.FORWARD_BACKWARD

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -19,15 +18,12 @@ from .attributes import attributes_of
 from .forms import WRAPPED, or_fsdp1s, unit_of
 from .gather import gather, is_first, is_sharded, memory, offloaded, sharded_as
 from .materialize import own_modules
+from .notes import notes_of
 from .optimizer_keys import as_saved
-from .quirks import acted, is_outermost
 from .refusals import UnsupportedInFSDP2
 from .running import Unit
 from .torch_private import torch_asks_for_state, units_of
 from .writeback import tell_of_change
-
-# Of every module of every unit that has its hooks. Without a type it does as FSDP2 has it.
-_in_force: WeakKeyDictionary[nn.Module, api.StateDictSettings | None] = WeakKeyDictionary()
 
 PREFIX = f"{WRAPPED}."
 
@@ -41,12 +37,13 @@ def state_dict_type(
     optim_state_dict_config: api.OptimStateDictConfig | None = None,
 ) -> Iterator[None]:
     """:func:`set_state_dict_type` for as long as the body runs, also if it fails."""
-    before = {each: _in_force.get(each) for each in _modules_of_units(module)}
+    before = [(notes := notes_of(each), notes.settings) for each in _modules_of_units(module)]
     set_state_dict_type(module, state_dict_type, state_dict_config, optim_state_dict_config)
     try:
         yield
     finally:
-        _in_force.update(before)
+        for notes, settings in before:
+            notes.settings = settings
 
 
 @or_fsdp1s
@@ -83,18 +80,21 @@ def set_state_dict_type(
 
 def follow_default_type(unit: nn.Module) -> None:
     """Gives a new unit what FSDP1's have from the start: whole tensors in and out."""
+    settings = default_settings()
     for each in own_modules(unit, ()):
-        _follow(each, default_settings())
+        _follow(each, settings)
 
 
 def _follow(module: nn.Module, settings: api.StateDictSettings) -> None:
-    if module not in _in_force:
+    notes = notes_of(module)
+    if not notes.follows_types:
+        notes.follows_types = True
         module.register_load_state_dict_pre_hook(_load)  # type: ignore[no-untyped-call]
         if isinstance(module, FSDPModule):
             module.register_state_dict_pre_hook(_begin)  # type: ignore[no-untyped-call]
             module.register_state_dict_post_hook(_save)  # type: ignore[no-untyped-call]
             tensor_parallel.follow(module)
-    _in_force[module] = settings
+    notes.settings = settings
 
 
 def default_settings() -> api.StateDictSettings:
@@ -116,7 +116,7 @@ def get_state_dict_type(module: nn.Module) -> api.StateDictSettings | None:
 
 
 def _settings_of(module: nn.Module) -> list[api.StateDictSettings]:
-    return [_in_force.get(unit) or default_settings() for unit in units_of(module)]
+    return [notes_of(unit).settings or default_settings() for unit in units_of(module)]
 
 
 _CONFIGS = {
@@ -155,7 +155,7 @@ def _save(unit: nn.Module, state_dict: dict[str, Any], prefix: str, metadata: An
     By values, not by names: other hooks may have given them names of their own by now.
     """
     unit = unit_of(unit)
-    settings = _in_force.get(unit)
+    settings = notes_of(unit).settings
     if settings is None or torch_asks_for_state():
         return
     if any(isinstance(value, DTensor) for value in state_dict.values()):
@@ -195,13 +195,13 @@ def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
     Module by module, so that a rank never holds more of them than one module's, and after the
     module's own hooks, which may know older names.
     """
-    settings = _in_force.get(module)
+    settings = notes_of(module).settings
     if settings is None:
         return
     if any(type(value) is torch.Tensor for value in state_dict.values()):
         _count(module, settings, "loaded")
     if isinstance(module, FSDPModule):
-        module.reshard()  # a forward may have left parameters gathered
+        FSDPModule.reshard(module)  # a forward may have left parameters gathered
     for name, parameter in module._parameters.items():
         value = state_dict.get(prefix + name)
         if not torch_asks_for_state():
@@ -212,8 +212,9 @@ def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
 
 def _count(unit: nn.Module, settings: api.StateDictSettings, what: str) -> None:
     """That a program relies on FSDP1's default, and has not set a type itself."""
-    if is_outermost(unit) and settings == default_settings():
-        acted(unit, "whole_state_dicts", what)
+    notes = notes_of(unit)
+    if notes.is_outermost(unit) and settings == default_settings():
+        notes.acted("whole_state_dicts", what)
 
 
 def _refuse_local(settings: api.StateDictSettings, value: Any) -> None:

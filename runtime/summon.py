@@ -6,10 +6,10 @@ import contextlib
 import warnings
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from . import tensor_parallel
@@ -18,15 +18,9 @@ from .attributes import given_attributes
 from .forms import or_fsdp1s
 from .gather import gather, shard
 from .materialize import own_modules
+from .notes import notes_of
 from .torch_private import initialize, is_running, parameter_groups, units_of
 from .writeback import tell_of_change, write_back
-
-_summoned: WeakSet[nn.Module] = WeakSet()
-
-
-def is_summoned(unit: nn.Module) -> bool:
-    """Whether ``unit`` is inside :func:`summon_full_params`; with ``rank0_only`` other ranks have their shards there."""
-    return unit in _summoned
 
 
 @or_fsdp1s
@@ -72,7 +66,7 @@ def whole_parameters(
     for unit in units:
         write_back(unit, parameter_groups(unit))
         tell_of_change(unit)
-        unit.reshard()
+        FSDPModule.reshard(unit)
         tensor_parallel.follow(unit)
     places = _places(units)
     summoned: dict[Any, nn.Parameter] = {}
@@ -85,19 +79,24 @@ def whole_parameters(
             summoned[sharded] = whole
     for sharded, whole in summoned.items():
         _put(whole, places[sharded])
-    _summoned.update(units)
+    _mark(units, True)
     try:
         yield
     finally:
-        _summoned.difference_update(units)
+        _mark(units, False)
         for unit in units:  # a forward inside may have left parameters gathered
-            unit.reshard()
+            FSDPModule.reshard(unit)
         for sharded, whole in summoned.items():
             _put(sharded, places[sharded])
             if writeback:
                 _take_shard(sharded, whole)
             if writeback and with_grads:
                 _take_shard(sharded.grad, whole.grad)
+
+
+def _mark(units: list[Any], is_summoned: bool) -> None:
+    for unit in units:
+        notes_of(unit).is_summoned = is_summoned
 
 
 def _check(
@@ -123,7 +122,7 @@ def _check(
         )
     if is_running(unit):
         raise AssertionError("Cannot manually unshard parameters during forward/backward")
-    if is_summoned(unit):
+    if notes_of(unit).is_summoned:
         raise AssertionError(
             "Cannot manually unshard parameters when already unsharding parameters"
         )

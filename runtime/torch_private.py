@@ -57,13 +57,13 @@ def resharded(module: nn.Module) -> nn.Module:
     for unit in units_of(module):
         # Where they are shown, as under FSDP1, what is gathered stays, and the next forward takes it as it is.
         if not all(map(_shows_sharded, parameter_groups(unit))):
-            unit.reshard()
+            FSDPModule.reshard(unit)
     return module
 
 
 def _shows_sharded(group: Any) -> bool:
     infos = ((p.sharded_param, p._module_info) for p in group.fsdp_params)
-    return all(getattr(info.module, info.param_name) is shown for shown, info in infos)
+    return all(info.module._parameters.get(info.param_name) is shown for shown, info in infos)
 
 
 def parameter_groups(unit: FSDPModule) -> list[Any]:
@@ -204,23 +204,22 @@ def is_outermost_forward(unit: Any) -> bool:
     return state._state_ctx.iter_forward_root is state
 
 
-def post_forward(unit: Any, output: Any, shows_sharded: bool) -> Any:
+def post_forward(unit: Any, output: Any, show: Callable[[Any], None] | None) -> Any:
     """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward.
 
-    When the outermost unit is done, every module shows its sharded parameters.
+    When the outermost unit is done, ``show`` is called for each unit below, which decides what its modules show.
     """
     state = unit._get_fsdp_state()
-    recomputed = state._training_state.name == "PRE_BACKWARD"
+    recomputed = is_recomputed(unit)
     output = _undecorated(state._post_forward)(unit, None, output)
     if recomputed:
         return output
     _hook_dataclasses(state, output)
-    if shows_sharded and state._state_ctx.iter_forward_root is None:
+    if show is not None and state._state_ctx.iter_forward_root is None:
         # A unit begins a forward also in a checkpoint that is computed again: the others stay as they are then.
         every = (each._modules[0] for each in state._state_ctx.all_states)
         for below in every if state._is_root else units_of(unit):
-            for group in parameter_groups(below):
-                show_sharded(group)
+            show(below)
     return output
 
 
@@ -280,6 +279,11 @@ def is_running(unit: FSDPModule) -> bool:
     return unit._get_fsdp_state()._training_state.name != "IDLE"
 
 
+def is_recomputed(unit: FSDPModule) -> bool:
+    """Whether the forward of ``unit`` runs in its backward once more, as activation checkpointing has it."""
+    return unit._get_fsdp_state()._training_state.name == "PRE_BACKWARD"
+
+
 def keeps_unsharded_after_forward(unit: FSDPModule) -> bool:
     """Whether ``unit`` was sharded with ``reshard_after_forward=False``; a root that was told nothing, if all below it were."""
     if getattr(unit._get_fsdp_state(), "_auto_reshard_after_forward", True):
@@ -318,23 +322,57 @@ def run_outside_of_graphs(function: Function) -> Function:
 # Which parameters a unit's modules show #
 
 
-def show_sharded(group: Any) -> None:
+def show_sharded(group: Any, whole_attributes: bool = False) -> None:
     """Registers the sharded parameters of a unit that stays gathered after forward.
 
     FSDP2 leaves the gathered ones registered, which an optimizer, ``zero_grad()`` or a moving average
     would take for the model's. What is gathered is kept for backward or the next forward, as in FSDP1,
     which does not see changes in between either (``_runtime_utils.py``, ``_post_forward_reshard``).
+
+    With ``whole_attributes`` a parameter that is asked for by its name, ``model.head.weight``, is the gathered one until a
+    backward, a forward or a reshard, as in FSDP1 (``_flat_param.py``, ``_use_sharded_flat_param``): gradients reach it.
     """
-    if group.is_unsharded:
+    if not group.is_unsharded:
+        return
+    _hide_attributes(group)
+    for parameter in group.fsdp_params:
+        parameter._setattr_on_modules(parameter.sharded_param)
+    if whole_attributes:
         for parameter in group.fsdp_params:
-            parameter._setattr_on_modules(parameter.sharded_param)
+            for module, name in _places(parameter):
+                vars(module)[name] = parameter._unsharded_param
+        group._to_sharded = partial(_to_sharded, group)
 
 
 def _show_unsharded(group: Any) -> None:
     """Takes :func:`show_sharded` back."""
     if group.is_unsharded:
+        _hide_attributes(group)
         for parameter in group.fsdp_params:
             parameter._setattr_on_modules(parameter.unsharded_param)
+
+
+def _to_sharded(group: Any) -> None:
+    """``group._to_sharded()``, after which nothing is gathered any more."""
+    _hide_attributes(group)
+    group._to_sharded()
+
+
+def _hide_attributes(group: Any) -> None:
+    """Takes the gathered parameters out of the attributes of modules, where they stand before the registered ones."""
+    if vars(group).pop("_to_sharded", None) is None:
+        return
+    for parameter in group.fsdp_params:
+        for module, name in _places(parameter):
+            if vars(module).get(name) is parameter._unsharded_param:
+                del vars(module)[name]
+
+
+def _places(parameter: Any) -> list[tuple[nn.Module, str]]:
+    """The modules that have a parameter, with its name there."""
+    info = parameter._module_info
+    shared = zip(info.shared_modules, info.shared_param_names, strict=True)
+    return [(info.module, info.param_name), *shared]
 
 
 # Backward #

@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from . import changed, torch_private
 from .attributes import attributes_of
 from .gather import shard, sharded_as
+from .notes import notes_of
 from .older_optimizers import replace_parameters
-from .quirks import acted, keeps
 
 
 def write_back(unit: Any, groups: list[Any]) -> None:
@@ -23,7 +23,7 @@ def write_back(unit: Any, groups: list[Any]) -> None:
     NotImplementedError for one of several names of a shared parameter.
     """
     for parameter, given in _replaced(groups):
-        if not keeps(unit, "data_writes"):
+        if "data_writes" not in notes_of(unit).quirks:
             return
         former = parameter.sharded_param
         if given.shape != former.shape:
@@ -33,7 +33,7 @@ def write_back(unit: Any, groups: list[Any]) -> None:
             )
         if torch_private.keeps_unsharded_after_forward(unit) and torch_private.is_gathered(groups):
             raise _changed_in_between(unit)
-        acted(unit, "data_writes", "m.weight = p")
+        notes_of(unit).acted("data_writes", "m.weight = p")
         new = given
         if _layout(given) != _layout(former):
             value = sharded_as(given.detach().to(former.dtype), former)

@@ -26,6 +26,7 @@ _WORDS = {
     "zero_gradients": "zero gradients for {n} parameter{s}{named}",
     "parameter_attributes": "{n} attribute{s} of parameters{named}",
     "list_inputs": "lists and dictionaries given to {n} class{es} of units{named}",
+    "root_inputs": "inputs cast for {n} unit{s} outside of the model's forward{named}",
     "interface": "{n} name{s} of FSDP1's interface{named}",
 }
 """How often a quirk acted; where it is `named`, on how many things, and which."""

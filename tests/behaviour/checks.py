@@ -252,6 +252,68 @@ def a_change_that_fsdp1_would_not_show_is_told() -> None:
 
 
 @check()
+def older_optimizers_train_parallel_parameters() -> None:
+    """Where FSDP1 trains nothing of them, with a warning."""
+    from in_place import BRIDGE, IN_PLACE  # ranks run in tests/, pytest does not
+
+    from .areas.parallel_optimizers import parallel
+
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "tp"))
+    for api in (BRIDGE, IN_PLACE):
+        changed._SAID.clear()
+        net = parallel(mesh)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        older = [*net.parameters()]
+        with pytest.warns(runtime.ChangedFromFSDP1, match="an optimizer of before the sharding"):
+            model: Any = api.FSDP(net, device_mesh=mesh["dp"], use_orig_params=True)
+        assert [*model.parameters()] == optimizer.param_groups[0]["params"]
+        later = torch.optim.SGD(older, lr=0.1)
+        assert later.param_groups[0]["params"] == optimizer.param_groups[0]["params"]
+        with pytest.raises(runtime.StaleParameter):
+            older[0].sum()
+
+
+@check()
+def ranks_in_another_order_raise_with_original_parameters() -> None:
+    """Where FSDP1 fails with a KeyError, on its way to this error."""
+    from in_place import BRIDGE, IN_PLACE  # ranks run in tests/, pytest does not
+
+    from .areas.order_of_execution import SAME, SWAPPED, Ordered, in_detail
+
+    for api in (BRIDGE, IN_PLACE):
+        model: Any = api.FSDP(
+            Ordered(), auto_wrap_policy=runtime.ModuleWrapPolicy({Block}), use_orig_params=True
+        )
+        order = (SAME, SWAPPED)[dist.get_rank()]
+        with (
+            in_detail(),
+            pytest.raises(RuntimeError, match="rank 0 is all-gathering parameters for"),
+        ):
+            model(torch.ones(2, 4), order)
+
+
+@check()
+def gradients_that_fsdp1_did_not_drop_are_told() -> None:
+    """It adds to those of before where a unit stays gathered, and `zero_grad` comes after forward."""
+    from in_place import BRIDGE, IN_PLACE  # ranks run in tests/, pytest does not
+
+    cases = product((BRIDGE, IN_PLACE), ("SHARD_GRAD_OP", "FULL_SHARD"), (True, False))
+    for (api, strategy, original), drops in product(cases, ("before", "after")):
+        changed._SAID.clear()
+        model: Any = api.FSDP(net(), sharding_strategy=strategy, use_orig_params=original)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x in batches(2):
+            if drops == "before":
+                optimizer.zero_grad()
+            loss = model(x).square().mean()
+            if drops == "after":
+                optimizer.zero_grad()
+            loss.backward()
+        is_told = strategy == "SHARD_GRAD_OP" and original and drops == "after"
+        assert [each["code"] for each in changed.said()] == ["FSDP102"] * is_told
+
+
+@check()
 def compiling_first_or_last_trains_the_same() -> None:
     """And breaks graphs where `fully_shard` alone does."""
     from in_place import ALONE, BRIDGE, IN_PLACE  # ranks run in tests/, pytest does not

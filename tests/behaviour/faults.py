@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 
 from fsdp_migrate.runtime import (
     MixedPrecision,
@@ -19,7 +20,13 @@ from fsdp_migrate.runtime import (
     gradients,
     in_place,
     in_place_units,
+    notes,
+    older_optimizers,
     optimizer_state,
+    own_members,
+    patches,
+    pickled,
+    running,
     state_dict_types,
     tensor_parallel,
     torch_private,
@@ -111,9 +118,82 @@ def a_unit_too_many() -> None:
 IN_PLACE = "in place"
 
 
+@found_by("outside_of_forward.weight_of_kept_units")
+def shards_in_the_loss() -> None:
+    show = torch_private.show_sharded
+    change(torch_private, "show_sharded", lambda group, whole_attributes: show(group))
+
+
+@found_by("outside_of_forward.call_of_a_flat_root", IN_PLACE)
+def shards_of_the_root_in_the_loss() -> None:
+    shards_in_the_loss()
+
+
+@found_by("classes_of_units.own_methods_from_outside")
+def methods_of_fsdp2_first() -> None:
+    def method(self: Any, unit: Any, cls: type[Any]) -> Any:
+        return getattr(FSDPModule, self._name).__get__(unit, cls)
+
+    change(own_members._OwnFirst, "__get__", method)
+
+
+@found_by("classes_of_units.own_parts", IN_PLACE)
+def methods_of_fsdp2_first_in_place() -> None:
+    methods_of_fsdp2_first()
+
+
+@found_by("classes_of_units.delegating", IN_PLACE)
+def the_core_is_asked_first() -> None:
+    change(in_place_units, "_may_be_fsdp1s", lambda unit, name: False)
+
+
+@found_by("classes_of_units.registered_by_a_keyword", IN_PLACE)
+def classes_of_units_are_registered() -> None:
+    patches.install()
+    change(FSDPModule, "__init_subclass__", classmethod(_registered))
+
+
+def _registered(cls: type[FSDPModule], **kwargs: Any) -> None:
+    super(FSDPModule, cls).__init_subclass__(**kwargs)
+
+
+@found_by("classes_of_units.base_by_class", IN_PLACE)
+def units_have_a_class_of_their_own() -> None:
+    class_of = in_place_units._class_of
+    change(in_place_units, "_class_of", lambda sharded, keeps_name: class_of(sharded, False))
+
+
+@found_by("parallel_optimizers.over_one_rank")
+def parameters_of_parallel_models_are_written() -> None:
+    def free(old: torch.Tensor) -> None:
+        old.data = torch.empty(0, dtype=old.dtype)
+
+    change(older_optimizers, "_free", free)
+
+
+@found_by("order_of_execution.other_on_a_rank")
+def ranks_are_not_compared() -> None:
+    change(running, "_watch_order", lambda root, units: None)
+
+
+@found_by("order_of_execution.other_later_with_checkpoints", IN_PLACE)
+def checkpoints_count_as_forwards() -> None:
+    change(torch_private, "is_recomputed", lambda unit: False)
+
+
+@found_by("whole_parameters.the_wrapped_module_is_pickled", IN_PLACE)
+def hooks_are_pickled() -> None:
+    change(pickled, "_own_hooks", lambda hooks: hooks)
+
+
+@found_by("programs.run_by_methods", IN_PLACE)
+def inputs_of_inner_roots_are_not_cast() -> None:
+    change(running, "_cast_as_root", lambda unit: None)
+
+
 @found_by("trained_parameters.unused_parameters_of_used_units", IN_PLACE)
 def no_gradients_of_zero_in_place() -> None:
-    change(gradients, "keeps", lambda unit, quirk: quirk != "zero_gradients")
+    change(in_place, "QUIRKS", notes.QUIRKS - {"zero_gradients"})
 
 
 @found_by("state_dicts.keys_and_values", IN_PLACE)

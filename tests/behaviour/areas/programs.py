@@ -52,17 +52,23 @@ def migrated(source: str, form: str) -> str:
     return change.after.decode()
 
 
-def trained(
-    api: Any, body: str, top: str = "", net: str = "Transformer", micro_batches: int = 1, **how: Any
-) -> Any:
-    """Losses, norms, whole parameters, buffers and collectives of a program."""
+def executed(api: Any, body: str, top: str = "", **how: Any) -> dict[str, Any]:
+    """The names of a program, migrated to the form of `api`."""
     source = PROGRAM.format(top=top, body=indent(body, "    "))
     form = FORMS[api.FSDP.__module__.partition(".")[0]]
     if form := how.get(form, form):
         source = migrated(source, form)
-    torch.manual_seed(dist.get_rank() if how.get("rank_seeds") else 0)
     names: dict[str, Any] = {}
     exec(compile(source, "program", "exec"), names)
+    return names
+
+
+def trained(
+    api: Any, body: str, top: str = "", net: str = "Transformer", micro_batches: int = 1, **how: Any
+) -> Any:
+    """Losses, norms, whole parameters, buffers and collectives of a program."""
+    torch.manual_seed(dist.get_rank() if how.get("rank_seeds") else 0)
+    names = executed(api, body, top, **how)
 
     def train(model: Any, no_sync: Any, clip: Any) -> Any:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -237,3 +243,85 @@ model = FSDP(  # with BatchNorm
     mixed_precision=MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16),
 )"""
     return trained(api, body, net="ConvNet")
+
+
+TOWERS = """\
+class Tower(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.a, self.b = nn.Linear(size, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)))
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.image, self.text = Tower(12), Tower(6)
+
+    def encode_image(self, x):
+        return self.image(x)
+
+    def encode_text(self, x):
+        return self.text(x)
+
+"""
+
+
+@holds()
+def run_by_methods(api: Any) -> Any:
+    """Units in bfloat16 that two methods of the model run, which is never called itself."""
+    body = """\
+model = Pair()
+precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Tower}), mixed_precision=precision, use_orig_params=True)"""
+
+    def train(model: Any, no_sync: Any, clip: Any) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        generator = torch.Generator().manual_seed(100 + dist.get_rank())
+        seen = []
+        for _ in range(3):
+            image = model.encode_image(torch.randn(4, 12, generator=generator))
+            text = model.encode_text(torch.randn(4, 6, generator=generator))
+            loss = (image @ text.t()).float().pow(2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen.append((loss.item(), image.detach()))
+        return seen, full(api, model.image), full(api, model.text)
+
+    torch.manual_seed(0)
+    return executed(api, body, TOWERS)["run"](train)
+
+
+@holds()
+def a_head_that_the_loss_applies(api: Any) -> Any:
+    """A layer of the model whose weight the loss reads, under FSDP1's defaults."""
+    top = """\
+class Headless(Transformer):
+    def forward(self, tokens, mask):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, torch.ones(1) * 0.5)
+        return self.norm(x) * mask.mean()
+
+"""
+    body = "model = Headless()\nmodel = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}))"
+
+    def train(model: Any, no_sync: Any, clip: Any) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        generator = torch.Generator().manual_seed(100 + dist.get_rank())
+        losses = []
+        for _ in range(3):
+            hidden = model(*names["Headless"].batch(generator))
+            optimizer.zero_grad()
+            loss = sum((part @ model.head.weight.t()).pow(2).mean() for part in hidden.chunk(2))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses, full(api, model)
+
+    torch.manual_seed(0)
+    names = executed(api, body, top)
+    return names["run"](train)

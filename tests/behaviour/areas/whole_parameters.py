@@ -1,5 +1,7 @@
 """`summon_full_params`, and `apply`."""
 
+import copy
+import io
 import itertools
 from typing import Any
 
@@ -9,6 +11,7 @@ from torch import nn
 
 from ..registry import holds
 from .common import (
+    Block,
     Tied,
     batches,
     blocks_by_hand,
@@ -352,3 +355,34 @@ def apply_below_a_plain_root(api: Any) -> Any:
     found = full(api, model)
     assert all((p == 1).all() for name, p in found.items() if "weight" in name)
     return seen, found
+
+
+@holds()
+def the_wrapped_module_is_pickled(api: Any) -> Any:
+    """A model without inner units is saved whole as the module that was wrapped, and computes the same on its own."""
+    torch.manual_seed(1)
+    nets = {
+        nn.Sequential(Block(), nn.Linear(6, 2)): torch.ones(2, 6),
+        Tied(): torch.tensor([1, 2]),
+        nn.Linear(6, 2): torch.ones(2, 6),
+    }
+    results: list[Any] = []
+    for whole, given in nets.items():
+        model = api.FSDP(whole, use_orig_params=True)
+        model(given).sum().backward()
+        file = io.BytesIO()
+        with api.FSDP.summon_full_params(model, writeback=False):
+            torch.save(model.module, file)
+            copied = copy.deepcopy(model.module)
+        is_wrapped = type(model).__name__ == "FullyShardedDataParallel"
+        assert is_wrapped or b"fsdp" not in file.getvalue(), "it needs this package to be loaded"
+        file.seek(0)
+        alone = torch.load(file, weights_only=False)
+        for each in (alone, copied):
+            assert type(each) is type(model.module)
+            results.append((each(given).detach(), sorted(each.state_dict()), each.training))
+        # It is trained, saved and loaded as any other.
+        alone(given).sum().backward()
+        alone.load_state_dict(copied.state_dict())
+        results.append([p.grad for p in alone.parameters()])
+    return results

@@ -1,0 +1,179 @@
+"""What the class of a model does that the class of a unit cannot: that one derives from it, and no wrapper is around it.
+
+`fully_shard` makes a class of each unit's, in front of which are FSDP2's methods. And a unit that a method other than forward
+runs was a root of FSDP1, which cast its inputs. `like_fsdp1` keeps both as they were, but for `super(type(self), self)`.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.constructor.construction import Construction, constructions
+from fsdp_migrate.codemods.constructor.wrapping import named_classes
+from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.program import Definition, Program, is_module
+from fsdp_migrate.findings import Action
+from fsdp_migrate.source import is_test
+
+RULE = Rule("FSDP530", "class-of-a-unit")
+RULES = (RULE,)
+
+# FSDP2's methods, of which a model may have one of its own.
+NAMES = {
+    *("reshard", "unshard", "reset_iter_state", "set_all_reduce_hook", "set_custom_all_gather"),
+    *("set_custom_reduce_scatter", "set_gradient_divide_factor", "set_is_last_backward"),
+    *(
+        "set_modules_to_backward_prefetch",
+        "set_modules_to_forward_prefetch",
+        "set_post_optim_event",
+    ),
+    *("set_reduce_scatter_divide_factor", "set_requires_all_reduce", "set_requires_gradient_sync"),
+    *("set_reshard_after_backward", "set_reshard_after_forward", "set_unshard_in_backward"),
+}
+_WORDS = rb"__init_subclass__|super\((?:self\.__class__|type\(self\))|\b(?:un|re)shard\b|\bset_(?:requires|reshard|modules)_"
+
+_KEYWORD = "raises, as fully_shard derives a class of each unit's without {}: give that a default"
+_HIDDEN = "is FSDP2's method on a unit, which hides the model's own: give that another name"
+_BASE = (
+    "calls itself without an end, as a unit's class is one that fully_shard derives: write super()"
+)
+_CASTS = (
+    "runs units outside of the model's forward, where FSDP1 cast their inputs as a root's: drop cast_forward_inputs=False "
+    "of their policy (like_fsdp1: root_inputs)"
+)
+
+
+def find(context: Context) -> Iterator[Found]:
+    """Places in the classes of units, where the constructor can reach them, and calls of methods that run units."""
+    if not context.plain:
+        return
+    for construction in constructions(context):
+        for file, node, message in _of_units(construction):
+            if file is context.file:
+                yield Found(RULE, node, Action.MANUAL, message, shortened(file.source(node)))
+            else:
+                place = f"{file.shown}:{getattr(node, 'lineno', 1)}"
+                yield Found(
+                    RULE, construction.call, Action.MANUAL, f"{place} {message}", "fully_shard"
+                )
+    if context.form == "torch" and any(map(_is_low, constructions(context))):
+        for call in _run_by_methods(context):
+            yield Found(RULE, call, Action.MANUAL, _CASTS)
+
+
+Place = tuple[File, ast.AST, str]
+
+
+def _of_units(construction: Construction) -> Iterator[Place]:
+    """What the classes of a constructor's units do, as far as names lead to them."""
+    context = construction.context
+    named = [*named_classes(construction), *_class_of_model(construction)]
+    known = {cls for each in named for cls in _classes(context, each)}
+    has_policy = construction.value("auto_wrap_policy") is not None
+    any_class = has_policy and not named_classes(construction)
+    for path in context.program.reach.of(context.file.path):
+        for cls, place in () if is_test(path) else context.program.once(_places, path):
+            is_derived = context.form == "torch" or (place[2] == _BASE and _asks_type(place[1]))
+            if is_derived and (cls in known or any_class):
+                yield place
+
+
+def _class_of_model(construction: Construction) -> list[ast.expr]:
+    """The class of the module that is wrapped, where calls that make it are shown."""
+    module, variable = construction.module, None
+    if module is not None:
+        variable = construction.context.file.variable(module)
+    made = [module] if variable is None else [each.value for each in variable.assigned]
+    return [each.func for each in made if isinstance(each, ast.Call)]
+
+
+def _classes(context: Context, expression: ast.expr) -> Iterator[ast.AST]:
+    """A class of the program, and those above it."""
+    for meaning in context.program.meanings(expression, context.file):
+        if isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef):
+            yield meaning.node
+            for above in context.program.classes_above(meaning):
+                if isinstance(above, Definition):
+                    yield above.node
+
+
+def _places(program: Program, path: str) -> list[tuple[ast.ClassDef, Place]]:
+    """Those of a file, each with its class, a module's."""
+    looked = path in program.tree.having(_WORDS)
+    file = program.load(path) if looked else None
+    if file is None:
+        return []
+    return [
+        (cls, (file, node, message))
+        for cls in file.of(ast.ClassDef)
+        if is_module(program, Definition(file, cls))
+        for node, message in _in_class(file, cls)
+    ]
+
+
+def _in_class(file: File, cls: ast.ClassDef) -> Iterator[tuple[ast.AST, str]]:
+    for member in cls.body:
+        if not isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if member.name == "__init_subclass__":
+            given = zip(member.args.kwonlyargs, member.args.kw_defaults, strict=True)
+            for keyword in [keyword.arg for keyword, default in given if default is None]:
+                yield member, _KEYWORD.format(keyword)
+        elif member.name in NAMES:
+            yield member, _HIDDEN
+        for node in ast.walk(member):
+            if isinstance(node, ast.Call) and _is_base_of_self(node) and member.name != "__init__":
+                yield node, _BASE
+            elif _part(node) in NAMES and isinstance(file.parents[node], ast.Assign):
+                # `self.reshard = nn.Linear(...)` is a part of the model; other values are not hidden.
+                if isinstance(getattr(file.parents[node], "value", None), ast.Call):
+                    yield node, _HIDDEN
+
+
+def _is_base_of_self(call: ast.Call) -> bool:
+    """`super(self.__class__, self)`, `super(type(self), self)`."""
+    is_super = getattr(call.func, "id", "") == "super" and len(call.args) == 2
+    return is_super and ast.unparse(call.args[0]) in ("self.__class__", "type(self)")
+
+
+def _asks_type(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.args[0], ast.Call)
+
+
+def _part(node: ast.AST) -> str:
+    """The name that is set in `self.image = ...`; empty for anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return node.attr if getattr(node.value, "id", "") == "self" else ""
+    return ""
+
+
+def _is_low(construction: Construction) -> bool:
+    """Whether units have dtypes of their own."""
+    return construction.value("mixed_precision") is not None
+
+
+def _run_by_methods(context: Context) -> Iterator[ast.Call]:
+    """`model.encode_image(x)`, where that method calls parts of the model, and no forward of it."""
+    called = {ast.unparse(call.func) for call in context.file.of(ast.Call)}
+    for method in {name for file in context.program.files for name in _running_parts(file)}:
+        for attribute in context.file.attributes.get(method, ()):
+            call, model = context.call_of(attribute), attribute.value
+            # A model that is called first has no other roots.
+            if call is not None and ast.unparse(model) not in called:
+                if context.can_be_model(model):
+                    yield call
+
+
+def _running_parts(file: File) -> Iterator[str]:
+    """The methods of a file's classes that call what is no method of the class: `self.image(x)`."""
+    for cls in file.of(ast.ClassDef):
+        methods = {each.name: each for each in cls.body if isinstance(each, ast.FunctionDef)}
+        if "__init__" not in methods:
+            continue
+        parts = {_part(each) for each in ast.walk(methods["__init__"])}
+        for name, method in methods.items():
+            calls = (each.func for each in ast.walk(method) if isinstance(each, ast.Call))
+            called = {each.attr for each in calls if isinstance(each, ast.Attribute)}
+            if not name.startswith("_") and name != "forward" and called & parts - methods.keys():
+                yield name
