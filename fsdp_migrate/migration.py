@@ -94,9 +94,24 @@ class _File:
         # A place may be a model's of the program, and one of Accelerate's.
         every = {(each.rule.code, each.node, each.message): each for each in find(self.context)}
         found = [self.unless_passed(each) for each in every.values()]
+        try:
+            return self.written(found, each_alone=False)
+        except Refused:
+            return self.written(found, each_alone=True)
+
+    def written(
+        self, found: list[Found], *, each_alone: bool
+    ) -> tuple[list[Found], str, bool | None]:
+        """As `run`, of what was found.
+
+        Args:
+            each_alone: whether the edits of each finding are tried by themselves first, so that one which would lose a comment
+                leaves the others.
+        """
         edits: list[Edit] = []
         if self.context.writes:
-            found, edits = _settled(found, self.is_on, self.context.form)
+            text = self.context.file.text if each_alone else None
+            found, edits = _settled(found, self.is_on, self.context.form, text)
         applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
@@ -134,9 +149,16 @@ class _File:
 
 
 def _settled(
-    found: Sequence[Found], is_on: Callable[[Rule, ast.AST], bool], form: str
+    found: Sequence[Found],
+    is_on: Callable[[Rule, ast.AST], bool],
+    form: str,
+    text: str | None = None,
 ) -> tuple[list[Found], list[Edit]]:
-    """The findings with the edits that can be made together; if two edits overlap, the first one wins."""
+    """The findings with the edits that can be made together; if two edits overlap, the first one wins.
+
+    Args:
+        text: the file's, if the edits of each finding are to be tried by themselves.
+    """
     settled: list[Found] = []
     taken: list[Edit] = []
     for each in found:
@@ -144,7 +166,10 @@ def _settled(
             settled.append(each)
             continue
         try:
-            together = [*taken, *each.edits()]
+            own = each.edits()
+            if text is not None:
+                apply(text, own)
+            together = [*taken, *own]
             if overlap(together):
                 raise Refused("another rewrite changes the same code")
         except Refused as refusal:

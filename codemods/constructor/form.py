@@ -186,6 +186,8 @@ def form_of(construction: Construction) -> Form:
     if construction.kind == WRAP:
         return _wrap(construction)
     context, call = construction.context, construction.call
+    if construction.kind == DIRECT and construction.module is None:
+        raise AtRunTime("the call gives no model by its name or place")
     is_direct = construction.kind == DIRECT and not has_another(context, call)
     place = (
         layout.place_of(construction) if is_direct and not _has_own_edits(construction) else None

@@ -18,7 +18,7 @@ from fsdp_migrate.codemods.constructor.construction import (
 )
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
-from fsdp_migrate.codemods.edit.text import comments, indentation, newline, read
+from fsdp_migrate.codemods.edit.text import Refused, comments, indentation, newline, read
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
 
@@ -222,6 +222,8 @@ def in_function(construction: Construction, code: Code, name: str) -> list[Edit]
     """The edits that put a function above the statement, and its name in the place of the class."""
     context, call = construction.context, construction.call
     statement = context.file.statement(call)
+    while not context.is_alone(statement):
+        statement = _around(context, statement)
     lines = code.lines(construction)
     kept, gone = remarks(construction, "\n".join(lines), None)
     body = "\n".join([*kept, *lines, f"return {code.model}"])
@@ -238,6 +240,18 @@ def in_function(construction: Construction, code: Code, name: str) -> list[Edit]
     return [above, *_called(construction, name, "")]
 
 
+def _around(context: Context, statement: ast.stmt) -> ast.stmt:
+    """The statement around one that shares its lines, or one of its neighbours in front of it."""
+    block = context.file.block(statement)
+    for other in block[: block.index(statement)]:
+        if context.is_alone(other) or other.lineno == statement.lineno:
+            return other
+    parent = context.file.parents[statement]
+    if not isinstance(parent, ast.stmt):
+        raise Refused("there is no room for a function above")
+    return parent
+
+
 def in_expression(construction: Construction, code: Code) -> list[Edit]:
     """The edits that put a call of `fully_shard` in the place of the class's, in any expression."""
     return _called(construction, "fully_shard", code.call)
@@ -250,7 +264,15 @@ def name_of_function(construction: Construction) -> str:
     if construction.kind == PARTIAL and isinstance(statement, ast.Assign):
         if _assigns(statement, call):
             return context.source(statement.targets[0])
-    return context.free("shard", call)
+    # Each constructor of the file has a function of its own.
+    taken = context.program.kept.setdefault("functions of constructors", {})
+    known: dict[ast.Call, str] = taken.setdefault(str(context.file.path), {})
+    if call not in known:
+        name, number = context.free("shard", call), 2
+        while name in known.values():
+            name, number = context.free(f"shard_{number}", call), number + 1
+        known[call] = name
+    return known[call]
 
 
 def _assigns(statement: ast.stmt, call: ast.Call) -> bool:

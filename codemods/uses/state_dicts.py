@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 
 from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.edit.text import Refused
 from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import optimizer_states
@@ -321,6 +322,8 @@ def _written(context: Context, use: Use) -> list[Edit]:
     around: ast.AST = context.file.statement(use.node)
     if use.load is not None:
         around = context.file.parents[around]  # both statements
+        if isinstance(around, ast.Module):
+            raise Refused("two statements of the file's top change together")
     changed = context.statement(around)
     use.write(context, changed)
     return changed.edits()
