@@ -109,6 +109,7 @@ class _File:
                 leaves the others.
         """
         edits: list[Edit] = []
+        every = found
         if self.context.writes:
             text = self.context.file.text if each_alone else None
             found, edits = _settled(found, self.is_on, self.context.form, text)
@@ -123,7 +124,12 @@ class _File:
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if self.context.plain and self.context.silenced.comments:
             shown += self.unused()
-        edits += imports.edits() if self.context.writes else ()
+        others = imports.edits() if self.context.writes else ()
+        if each_alone and overlap([*edits, *others]):
+            left = [_without(each, others) for each in every]
+            if left != every:
+                return self.written(left, each_alone=True)
+        edits += others
         text = self.context.file.text
         return shown, apply(text, edits) if edits else text, of_torch
 
@@ -184,6 +190,19 @@ def _settled(
         settled.append(each)
         taken = together
     return settled, taken
+
+
+def _without(found: Found, others: Sequence[Edit]) -> Found:
+    """A finding, without its edits if one of them wants the same code as other edits."""
+    if found.edits is None:
+        return found
+    try:
+        if not overlap([*found.edits(), *others]):
+            return found
+    except Refused:
+        return found
+    message = f"{found.message}: do this yourself, because another rewrite changes the same code"
+    return found._replace(action=Action.MANUAL, message=message, edits=None, imports=(), removed=())
 
 
 def _reason(error: Exception) -> str:

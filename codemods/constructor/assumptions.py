@@ -56,6 +56,8 @@ def of_model(
     for name, what in ASSUMPTION.table.items():
         if name == "parameter_attributes" and lacks_attributes:
             continue
+        if name == "root_inputs" and not norms:  # of low precision alone
+            continue
         if " unless " in what and (name not in WORDS or is_elsewhere(context, name)):
             switch = "class_names" if name == "printing" else name
             assumed.append(f"{what} (like_fsdp1: {switch})")

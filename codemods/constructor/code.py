@@ -68,12 +68,17 @@ class Code:
         self.imports.append(Import(module, name, construction.call.func))
 
     @property
-    def names(self) -> frozenset[str]:
-        """The names that the code reads."""
+    def text(self) -> str:
+        """All that the code reads, as source."""
         given = (*self.shared.values(), *self.child.values(), *self.root.values())
         blocks = (self.above, self.before, self.loop, self.fill, self.last, self.below)
         lines = (line for block in blocks for line in block)
-        return frozenset(_NAME.findall(" ".join((*given, *lines, *self.like_fsdp1))))
+        return " ".join((*given, *lines, *self.like_fsdp1))
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that the code reads."""
+        return frozenset(_NAME.findall(self.text))
 
     @property
     def call(self) -> str:

@@ -29,17 +29,19 @@ from fsdp_migrate.codemods.constructor.outcome import (
     has_another,
     imports_of,
     is_free,
+    still_read,
     taken_away,
 )
 from fsdp_migrate.codemods.constructor.rows import ROWS, in_torchs_words
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import Argument
+from fsdp_migrate.codemods.edit.text import Refused
 from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import
 from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.uses.methods import is_replaced
-from fsdp_migrate.facts.names import TORCH
+from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.findings import Action
 
@@ -171,7 +173,7 @@ def decide(construction: Construction) -> Decision:
         return Decision(None, tuple(map(str, found)))
     try:
         return Decision(form_of(construction), hits=found)
-    except AtRunTime as reason:
+    except (AtRunTime, Refused) as reason:
         if context.form == "torch":
             return Decision(None, (str(reason),))
         return Decision(by_units(construction, str(reason)), hits=found)
@@ -198,9 +200,12 @@ def form_of(construction: Construction) -> Form:
     code = in_torchs_words(construction, model)
     if not all(is_free(context, call, need) for need in code.imports if need.name):
         raise AtRunTime("the file uses one of the names for something else")
+    kept = still_read(construction, code.text)
+    if any(isinstance(node, ast.Attribute) or context.references[node] == CLASS for node in kept):
+        raise AtRunTime("an argument reads FSDP1's class, or a name of FSDP1's by its path")
     gathered = root.keep_sharded(construction, code)
     needs = (*imports_of(construction), *code.imports)
-    removed = tuple(taken_away(construction))
+    removed = tuple(taken_away(construction, kept))
     if place is not None:
         message = (
             "becomes fully_shard(...): the model is sharded in place and stays the same object"

@@ -18,7 +18,14 @@ from fsdp_migrate.codemods.constructor.construction import (
 )
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
-from fsdp_migrate.codemods.edit.text import Refused, comments, indentation, newline, read
+from fsdp_migrate.codemods.edit.text import (
+    Refused,
+    comments,
+    indentation,
+    line_start,
+    newline,
+    read,
+)
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
 
@@ -222,17 +229,16 @@ def in_function(construction: Construction, code: Code, name: str) -> list[Edit]
     """The edits that put a function above the statement, and its name in the place of the class."""
     context, call = construction.context, construction.call
     statement = context.file.statement(call)
-    while not context.is_alone(statement):
-        statement = _around(context, statement)
+    anchor = _anchor(context, statement)
     lines = code.lines(construction)
     kept, gone = remarks(construction, "\n".join(lines), None)
     body = "\n".join([*kept, *lines, f"return {code.model}"])
     doc = '"""Shards a model in place, and returns it."""'
     text = f"def {name}({code.model}):\n{indent(doc, '    ')}\n{indent(body, '    ')}"
-    if isinstance(context.file.parents[statement], ast.Module):
-        above = defined_above(context, statement, text)
+    if isinstance(context.file.parents[anchor], ast.Module):
+        above = defined_above(context, anchor, text)
     else:
-        above = context.insert_above(statement, text)
+        above = context.insert_above(anchor, text)
         above = above._replace(text=above.text + newline(context.file))
     above = above._replace(lost=gone)
     if construction.kind == PARTIAL and _assigns(statement, call):
@@ -240,16 +246,17 @@ def in_function(construction: Construction, code: Code, name: str) -> list[Edit]
     return [above, *_called(construction, name, "")]
 
 
-def _around(context: Context, statement: ast.stmt) -> ast.stmt:
-    """The statement around one that shares its lines, or one of its neighbours in front of it."""
-    block = context.file.block(statement)
-    for other in block[: block.index(statement)]:
-        if context.is_alone(other) or other.lineno == statement.lineno:
-            return other
-    parent = context.file.parents[statement]
-    if not isinstance(parent, ast.stmt):
-        raise Refused("there is no room for a function above")
-    return parent
+def _anchor(context: Context, statement: ast.stmt) -> ast.stmt:
+    """The statement above which a function can stand: the first on the line, or the one whose head is on it."""
+    file = context.file
+    while True:
+        first = next(each for each in file.block(statement) if each.lineno == statement.lineno)
+        if not file.text[line_start(file, first) : file.span(first)[0]].strip():
+            return first
+        parent = file.parents[first]
+        if not isinstance(parent, ast.stmt):
+            raise Refused("there is no room for a function above")
+        statement = parent
 
 
 def in_expression(construction: Construction, code: Code) -> list[Edit]:

@@ -1,7 +1,8 @@
 """What a constructor becomes, and what its new code needs where it stands."""
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.constructor.construction import ENABLE_WRAP, Construction
@@ -53,12 +54,37 @@ def of_runtime(name: str, construction: Construction) -> Import:
     return Import(RUNTIME, name, construction.call.func)
 
 
-def taken_away(construction: Construction) -> list[ast.AST]:
-    """The code of a call that goes with it: all but the model."""
-    given = [each for each in values_given(construction.call) if each is not construction.module]
-    if construction.kind == ENABLE_WRAP:  # the call itself stays
-        return list(given)
-    return [construction.call.func, *given]
+def still_read(construction: Construction, text: str) -> list[ast.expr]:
+    """FSDP1's names among the arguments of a call that its new code goes on reading."""
+    context = construction.context
+    arguments = (
+        each for each in values_given(construction.call) if each is not construction.module
+    )
+    inside = (node for argument in arguments for node in ast.walk(argument))
+    return [
+        node
+        for node in inside
+        if isinstance(node, ast.expr) and node in context.references
+        if re.search(rf"(?<![\w.]){re.escape(context.source(node))}(?!\w)", text)
+    ]
+
+
+def taken_away(construction: Construction, kept: Collection[ast.expr]) -> list[ast.AST]:
+    """The code of a call that goes with it: all but the model, and the names that stay."""
+    regions: list[ast.AST] = [
+        each for each in values_given(construction.call) if each is not construction.module
+    ]
+    if construction.kind != ENABLE_WRAP:  # whose call itself stays
+        regions.insert(0, construction.call.func)
+    stays = {part for node in kept for part in ast.walk(node)}
+    gone: list[ast.AST] = []
+    for region in regions:
+        inside = [*ast.walk(region)]
+        if stays.isdisjoint(inside):
+            gone.append(region)
+        else:
+            gone += [n for n in inside if isinstance(n, ast.Name) and n not in stays]
+    return gone
 
 
 def are_free(context: Context, at: ast.AST) -> bool:

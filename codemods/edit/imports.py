@@ -85,10 +85,20 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
                 lines.sort(key=itemgetter(0))
             first, stop = file.lines(block[0])[0], file.lines(block[-1])[1]
             text = "".join(text for _, text in lines)
+            text += _pass_in_empty(file, block, text)
             text = text if file.text[:stop].endswith(("\n", "\r")) else text.rstrip("\r\n")
             removed = (remove_statement(file, each) for each in block)
             edits += [Edit(first, stop, text)] if lines else removed
     return edits
+
+
+def _pass_in_empty(file: File, block: Sequence[ast.stmt], text: str) -> str:
+    """`pass`, where comments alone would be left of a suite."""
+    is_whole = len(file.block(block[0])) == len(block)
+    is_empty = all(line.strip().startswith("#") for line in NEWLINE.split(text) if line.strip())
+    if not text or not is_whole or not is_empty or isinstance(file.parents[block[0]], ast.Module):
+        return ""
+    return f"{indentation(file, block[0])}pass{newline(file)}"
 
 
 def insert_first(file: File, names: Sequence[tuple[str, str]], limit: int) -> list[Edit]:

@@ -184,12 +184,16 @@ def formatted(code: str, line_length: int) -> str:
     """Code as black has it, quotes as they are: generated code holds expressions of the user's."""
     from black import Mode, format_str  # takes longer to import than a small file to migrate
     from black.mode import TargetVersion
+    from black.parsing import InvalidInput
 
     # A version that takes a comma behind `**kwargs`: black leaves it out where older ones might read the line.
     versions = {TargetVersion.PY310}
     mode = Mode(versions, line_length=line_length, string_normalization=False)
     # Black keeps the line ends of the first line.
-    return format_str(NEWLINE.sub("\n", code), mode=mode)
+    try:
+        return format_str(NEWLINE.sub("\n", code), mode=mode)
+    except InvalidInput as error:
+        raise Refused(f"black cannot read the new code: {str(error).splitlines()[0]}") from None
 
 
 @dataclass(eq=False)

@@ -22,6 +22,7 @@ model = FSDP(model)  # keep
 FSDP2 = b"""\
 from fsdp_migrate.runtime import like_fsdp1
 from torch.distributed.fsdp import fully_shard
+# Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go
 with like_fsdp1(model):
     fully_shard(model)  # keep
 """

@@ -94,7 +94,7 @@ def test_later_runs_know_the_copy_and_bring_it_up_to_date(real_cli: Cli, project
     assert real_cli(".", "--form", "bridge").code == 0
     assert real_cli("check", ".").code == 0
     listed = real_cli("check", ".", "--bridge")
-    assert "is imported from fsdp2" in listed.text
+    assert "fsdp2: FullyShardedDataParallel" in listed.text
     assert "fsdp_migrate.runtime" not in listed.text
     assert contents(project) == before
 

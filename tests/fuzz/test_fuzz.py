@@ -13,7 +13,8 @@ from .checks import FORMS, FSDP, POLICY, run, wrong
 from .grammar import program
 
 
-@settings(phases=(Phase.explicit, Phase.reuse, Phase.generate))  # a seed is not made smaller
+# A seed is not made smaller. The same programs in each run: `make fuzz` has others.
+@settings(phases=(Phase.explicit, Phase.reuse, Phase.generate), derandomize=True)
 @given(st.integers(0, 2**32), st.sampled_from(FORMS))
 def test_random_programs_are_whole(seed: int, form: str) -> None:
     assert wrong(program(Random(seed)), form) == []
