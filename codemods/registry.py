@@ -31,7 +31,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "uses.state_dicts": ("state_dict", "STATE_DICT"),
     "uses.methods": ("clip_grad_norm_", "no_sync", ".apply", "module"),
     "uses.assumed": (),
-    "uses.classes": ("isinstance",),
+    "uses.classes": ("isinstance", "prepare", "extract_model", "unwrap_model"),
     "uses.annotations": ("->", ": ", "cast("),
     "uses.summon": ("summon_full_params", "fsdp_modules"),
     "uses.scaler": ("GradScaler",),
