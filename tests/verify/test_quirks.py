@@ -121,20 +121,19 @@ def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[-1].startswith("same: 3 losses on 2 ranks bitwise equal")
-    assert lines[-4].startswith(
-        "train.py:22 like_fsdp1(model): zero gradients for 2 parameters (aux.weight, aux.bias); 1 whole state dict; "
-        "1 name of FSDP1's interface (module). This run needed no more of it, so you may write "
-        "`like_fsdp1(model, older_optimizers=False, "
+    assert lines[-4] == (
+        "train.py:23 like_fsdp1(model): needed for zero_gradients, whole_state_dicts, interface; "
+        "8 other switches may be off (-v shows the call)"
     )
     for line, place in zip(
-        lines[-3:-1], ("25 like_fsdp1(teacher)", "28 like_fsdp1(reference)"), strict=True
+        lines[-3:-1], ("27 like_fsdp1(teacher)", "31 like_fsdp1(reference)"), strict=True
     ):
         assert line.startswith(
             f"train.py:{place}: this run needed nothing of it, so you may remove"
         )
     model, *others = json.loads(files["json"].read_text())["quirks"]
     assert set(model["acted"]) == {"zero_gradients", "whole_state_dicts", "interface"}
-    assert (model["place"], model["may_go"]) == ("train.py:22", False)
+    assert (model["place"], model["may_go"]) == ("train.py:23", False)
     assert [other["may_go"] for other in others] == [True, True]
     assert "this run needed nothing of it" in files["summary"].read_text()
 

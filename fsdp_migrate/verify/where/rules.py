@@ -19,6 +19,8 @@ def with_rules(lines: list[Line], root: Path, form: str) -> list[Line]:
     report = analyse(discover([root]), Options(form=form))
     codes: dict[tuple[str, int], dict[str, None]] = {}
     for finding in report.findings:
-        name = str(Path(finding.path).resolve().relative_to(root))
-        codes.setdefault((name, finding.line), {})[finding.code] = None
+        path = Path(finding.path).resolve()
+        if path.is_relative_to(root):
+            name = str(path.relative_to(root))
+            codes.setdefault((name, finding.line), {})[finding.code] = None
     return [replace(line, rules=(*codes.get((line.file, line.line), {}),)) for line in lines]
