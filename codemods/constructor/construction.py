@@ -121,7 +121,7 @@ class Construction:
         if value is None:
             return str(bool(self.unseen) or self.kind == WRAP)  # whose are those of `enable_wrap`
         constant = self.constant(value)
-        return self.context.source(value) if constant is ... else str(bool(constant))
+        return self.text(value) if constant is ... else str(bool(constant))
 
     @property
     def is_written_out(self) -> bool:

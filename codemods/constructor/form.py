@@ -137,7 +137,7 @@ def _arguments(
 
 def _argument(construction: Construction, argument: Argument, form: Form | None) -> Found:
     rule, text = ROWS[argument.name].say(construction, argument)
-    construct = f"{argument.name}={shortened(construction.context.source(argument.value))}"
+    construct = f"{argument.name}={shortened(construction.text(argument.value))}"
     action = Action.MANUAL if rule is precision.LOW_PRECISION_GRADS else Action.RUNTIME
     former = getattr(argument.node, "arg", None)
     if former in FORMER_NAMES:

@@ -774,6 +774,16 @@ def test_a_key_of_a_dictionary_is_said_once() -> None:
     assert [each.code for each in report.findings].count("FSDP206") == 1
 
 
+def test_what_a_growing_dictionary_gives_is_read_from_it() -> None:
+    grown = "options = {}\nif a:\n    options['backward_prefetch'] = b\noptions['use_orig_params'] = c\n"
+    marked = "for p in model.parameters():\n    p.mine = True\n"
+    report, text = analyse(f"{HEAD}{grown}{marked}model = FSDP(model, **options)\n")
+    said = [each.construct for each in report.findings if each.code in ("FSDP203", "FSDP206")]
+    orig = 'options.get("use_orig_params")'
+    assert said == ['backward_prefetch=options.get("backward_prefetch")', f"use_orig_params={orig}"]
+    assert f"parameter_attributes={orig}" in text
+
+
 def test_what_fsdp2_does_not_have_is_for_a_person() -> None:
     given = "mixed_precision=MixedPrecision(keep_low_precision_grads=True)"
     report, _ = analyse(f"{HEAD}model = FSDP(model, {given})\n")
