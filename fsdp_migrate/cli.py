@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
-from fsdp_migrate.settings import FORMS, split_codes
+from fsdp_migrate.settings import DEFAULT_FORM, FORMS, split_codes
 from fsdp_migrate.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -128,6 +128,12 @@ def _shared(command: F) -> F:
             default="text",
         ),
         click.option(
+            "--form",
+            type=click.Choice([*FORMS]),
+            default=DEFAULT_FORM,
+            help="; ".join(f"{form}: {text}" for form, text in FORMS.items()) + ".",
+        ),
+        click.option(
             "--target-torch",
             default="2.8",
             metavar="X.Y",
@@ -161,12 +167,6 @@ def _shared(command: F) -> F:
 )
 @click.option(
     "--check", is_flag=True, help="List all findings and write nothing; exit 1 as check does."
-)
-@click.option(
-    "--form",
-    type=click.Choice([*FORMS]),
-    default="auto",
-    help="; ".join(f"{form}: {text}" for form, text in FORMS.items()) + ".",
 )
 @click.option(
     "--vendor",

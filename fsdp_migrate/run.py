@@ -115,7 +115,7 @@ def _say(request: Request, report: Report, written: bool) -> None:
     lines += text.render_findings(findings)
     if written:
         lines.append(text.summary(report))
-        steps = text.next_steps(report, request.paths)
+        steps = text.next_steps(report, request.paths, request.form)
         lines += (f"Next: {what}: `{command}`" for what, command in steps)
     for line in lines:
         say(line, err=request.diff)  # where standard output holds a patch, the words go elsewhere
@@ -135,7 +135,7 @@ def _begin(baseline: Path, report: Report) -> int:
 def _save(request: Request, file: Path, report: Report) -> None:
     kinds = {".html": "html", ".md": "markdown", ".sarif": "sarif"}
     kind = kinds.get(file.suffix.lower(), "json")
-    content = rendered(report, kind, text.next_steps(report, request.paths))
+    content = rendered(report, kind, text.next_steps(report, request.paths, request.form))
     try:
         file.write_text(content + "\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:

@@ -19,6 +19,7 @@ FORMS = {
     "torch": "as auto without that line; each assumption is a finding",
 }
 """What a program can become, for `--form`."""
+DEFAULT_FORM = "auto"
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Options:
     bridge already.
     """
 
-    form: str = "auto"
+    form: str = DEFAULT_FORM
     only_checks: bool = False
     bridge: bool = False
     target_torch: tuple[int, ...] = (2, 8)

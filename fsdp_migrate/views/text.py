@@ -11,6 +11,7 @@ import click
 
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.report import Report
+from fsdp_migrate.settings import DEFAULT_FORM
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.views.terminal import printable
 
@@ -71,11 +72,14 @@ def summary(report: Report) -> str:
     return f"{found}: {plain}, {runtime} served by the runtime, {manual} by hand.{known}"
 
 
-def next_steps(report: Report, paths: Sequence[str]) -> list[tuple[str, str]]:
+def next_steps(
+    report: Report, paths: Sequence[str], form: str = DEFAULT_FORM
+) -> list[tuple[str, str]]:
     """What to do now and the command for it; nothing where nothing is left to do."""
     manual = report.manual
     # pre-commit names every file
     own = shlex.join(map(printable, paths)) if len(paths) <= 5 else "PATH..."
+    chosen = "" if form == DEFAULT_FORM else f" --form {form}"
     steps = []
     if manual:
         most = Counter(finding.code for finding in manual).most_common(1)[0][0]
@@ -86,10 +90,10 @@ def next_steps(report: Report, paths: Sequence[str]) -> list[tuple[str, str]]:
         steps.append(("compare what both train", "verify ORIGINAL --migrated SCRIPT"))
         if report.count()["runtime"] and not report.vendored:
             without = "copy the runtime, to run where fsdp-migrate is not installed"
-            steps.append((without, f"{own} --vendor DIR"))
+            steps.append((without, f"{own}{chosen} --vendor DIR"))
     elif len(report.findings) > len(manual):
-        steps.append(("try it on a copy", "verify SCRIPT"))
-        steps.append(("write it", own))
+        steps.append(("try it on a copy", f"verify SCRIPT{chosen}"))
+        steps.append(("write it", f"{own}{chosen}"))
     return [(what, f"fsdp-migrate {command}") for what, command in steps]
 
 

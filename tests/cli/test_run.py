@@ -70,6 +70,17 @@ def test_migrate_is_the_default_command(real_cli: Cli, folder: Path) -> None:
     assert (folder / "check/a.py").read_bytes() == FSDP2
 
 
+def test_check_lists_what_each_form_would_say(real_cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1)
+    printed = {form: real_cli("check", ".", "--form", form) for form in ("auto", "bridge", "torch")}
+    assert {result.code for result in printed.values()} == {1}
+    assert printed["auto"] == real_cli("check", ".")
+    assert "is imported from fsdp_migrate.runtime" in printed["bridge"].text
+    assert "FSDP003" in printed["torch"].text
+    assert "FSDP003" not in printed["auto"].text
+    assert (folder / "a.py").read_bytes() == FSDP1
+
+
 def test_a_slip_in_the_command_writes_nothing(real_cli: Cli, folder: Path) -> None:
     put(folder, a=FSDP1)
     result = real_cli("chekc", ".")
@@ -172,7 +183,7 @@ def test_dirty_files_are_refused_and_nothing_is_written(
         (("check", "a.py", "--target-torch", "2.6"), "2.6 is too old: programs need torch 2.8"),
         (("a.py", "--jobs", "0"), "--jobs"),
         (("a.py", "--bridge"), "--bridge"),
-        (("check", "a.py", "--form", "bridge"), "--form"),
+        (("check", "a.py", "--form", "fsdp2"), "fsdp2"),
         (("check", "a.py", "--diff"), "--diff"),
         (("a.py", "--report", "no/such/folder/x.json"), "cannot be written"),
     ],
@@ -292,4 +303,4 @@ def test_a_shell_can_complete_a_line(monkeypatch: pytest.MonkeyPatch, capsys: An
     monkeypatch.setenv("COMP_CWORD", "2")
     with pytest.raises(SystemExit, match="0"):
         main()
-    assert capsys.readouterr().out == "plain,--format\n"
+    assert capsys.readouterr().out == "plain,--format\nplain,--form\n"

@@ -47,6 +47,10 @@ def test_the_next_steps_are_named() -> None:
         ("write it", "fsdp-migrate 'a b' c"),
     ]
     assert next_steps(Report(manual), ["."]) == [by_hand]
+    assert next_steps(Report(FINDINGS), ["."], "torch")[1:] == [
+        ("try it on a copy", "fsdp-migrate verify SCRIPT --form torch"),
+        ("write it", "fsdp-migrate . --form torch"),
+    ]
     assert next_steps(Report(FINDINGS, changes=[change], wrote=True), ["."]) == [
         by_hand,
         ("compare what both train", "fsdp-migrate verify ORIGINAL --migrated SCRIPT"),
