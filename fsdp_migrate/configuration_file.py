@@ -14,7 +14,7 @@ from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
 from fsdp_migrate.configuration.sections import flat_section, sections, sets_fsdp
-from fsdp_migrate.configuration.table import STRATEGY_OF_LIGHTNING
+from fsdp_migrate.configuration.table import KEPT, OPTIONS, REMOVED, STRATEGY_OF_LIGHTNING
 from fsdp_migrate.configuration.translate import Said, translate
 from fsdp_migrate.configuration.tree import Change, Mapping, Value, mappings, plain
 from fsdp_migrate.facts.names import TORCH
@@ -26,6 +26,13 @@ from fsdp_migrate.source import Source
 
 # What only a configuration of Lightning's Trainer has beside `strategy`.
 _LIGHTNING_KEYS = frozenset({"accelerator", "devices", "max_epochs", "num_nodes", "precision"})
+# A line that sets FSDP for a library, in a file that does not parse: more than the word, as in a tag `fsdp:1.2`.
+_SETS = re.compile(
+    rf"""^[ \t{{-]*["']?(?:fsdp_config|fsdp_(?:{"|".join(sorted(KEPT | REMOVED.keys()))}))["']?[ \t]*:"""
+    rf"""|^[ \t{{-]*["']?distributed_type["']?[ \t]*:[ \t]*["']?FSDP\b"""
+    rf"""|^[ \t{{-]*["']?fsdp["']?[ \t]*:[ \t\["'-]*(?:{"|".join(sorted(OPTIONS))})\b""",
+    re.MULTILINE,
+)
 
 
 def without_comments(text: str) -> str:
@@ -45,7 +52,10 @@ def migrate_file(source: Source, options: Options) -> Outcome:
         file.run()
     except Unreadable as error:
         problem = Problem(source.shown, error.line, f"does not parse: {error}")
-        return Outcome(errors=[problem])
+        if _SETS.search(source.decoded):
+            return Outcome(errors=[problem])
+        said = f"passed over, for it {problem.message}; `exclude` leaves it out in silence"
+        file.outcome.passed.append(problem._replace(message=said))
     except RecursionError:
         problem = Problem(source.shown, 0, "left alone: it refers to itself, or nests too deeply")
         return Outcome(errors=[problem])

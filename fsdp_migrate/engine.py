@@ -142,6 +142,7 @@ def _analyse(
             _vendor([source for _, source in files], outcomes, report)
     report.findings.sort()
     report.errors.sort()
+    report.passed.sort()
 
 
 def _configurations(sources: Sequence[Source], options: Options) -> list[Outcome]:
@@ -163,6 +164,7 @@ def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> N
             finding for finding in outcome.findings if listed or finding.action is Action.MANUAL
         ]
         report.errors += outcome.errors
+        report.passed += outcome.passed
         if outcome.change is not None:
             report.changes.append(outcome.change)
 

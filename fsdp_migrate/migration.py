@@ -31,10 +31,12 @@ class Outcome:
             names no FSDP1 at all.
         after: the program as it is to be.
         sets_fsdp: whether it is a configuration by which Accelerate shards models, by either version of FSDP.
+        passed: why it was passed over, where that is no error.
     """
 
     findings: list[Finding] = field(default_factory=list)
     errors: list[Problem] = field(default_factory=list)
+    passed: list[Problem] = field(default_factory=list)
     change: Change | None = None
     of_torch: bool | None = None
     after: str = ""

@@ -27,6 +27,7 @@ class Report:
 
     Attributes:
         errors: files that were left out, and why.
+        passed: files that were passed over, and why, which is no error: no setting of FSDP is in them.
         candidates: how many files mention FSDP, or take a norm over ranks, at all.
         on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
         vendored: the folders with a copy of the runtime that the files import.
@@ -36,6 +37,7 @@ class Report:
 
     findings: list[Finding] = field(default_factory=list)
     errors: list[Problem] = field(default_factory=list)
+    passed: list[Problem] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     files: int = 0
     candidates: int = 0

@@ -94,7 +94,7 @@ def _write(request: Request, report: Report) -> bool:
 
 
 def _show(request: Request, report: Report, written: bool) -> None:
-    for line in text.render_problems(report.errors):
+    for line in (*text.render_problems(report.errors), *text.render_passed(report.passed)):
         say(line, err=True)
     if not written:
         say("Nothing was written: the files of a program are migrated together.", err=True)

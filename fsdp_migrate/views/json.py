@@ -19,6 +19,7 @@ def render_json(report: Report) -> str:
             for finding in sorted(report.findings)
         ],
         "errors": [problem._asdict() for problem in sorted(report.errors)],
+        "passed": [problem._asdict() for problem in sorted(report.passed)],
         "summary": {
             "files": report.files,
             "candidates": report.candidates,

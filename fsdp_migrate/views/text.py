@@ -51,6 +51,12 @@ def render_problems(problems: Iterable[Problem]) -> list[str]:
     ]
 
 
+def render_passed(problems: Iterable[Problem]) -> list[str]:
+    """`note: path:line: message`."""
+    word = click.style("note:", bold=True)
+    return [f"{word} {_place(each)}: {printable(each.message)}" for each in sorted(problems)]
+
+
 ASSUMPTION = "FSDP003"  # in torch's form, what is taken for granted
 
 

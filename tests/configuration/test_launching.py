@@ -179,3 +179,47 @@ def test_programs_beside_settings_of_either_version(settings: str, tmp_path: Pat
     assert not [each.code for each in analyse(discover([tmp_path])).findings]
     (tmp_path / "settings.yaml").write_text(settings)
     assert "FSDP808" in [each.code for each in analyse(discover([tmp_path])).findings]
+
+
+WORKFLOW = """\
+on: push
+jobs:
+  train:
+    container:
+      image: registry/fsdp:1.2
+   steps: [
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code"),
+    [
+        (".github/workflows/ci.yml", WORKFLOW, 0),
+        ("compose.yaml", WORKFLOW, 0),
+        ("chart.yaml", "image: fsdp:1.2\nargs: {{ .Values.args }\n", 0),
+        ("fsdp.yaml", "fsdp_config: {fsdp_offload_params: true\n", 2),
+        ("fsdp.yaml", "- fsdp: [full_shard, auto_wrap\n", 2),
+        ("fsdp.json", '{"distributed_type": "FSDP",,}\n', 2),
+        ("fsdp.yaml", "distributed_type: FSDP\n  mixed: [\n", 2),
+    ],
+)
+def test_only_settings_that_do_not_parse_are_an_error(
+    name: str, text: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    assert exit_code(["check", str(tmp_path)]) == code
+    said = [line for line in capsys.readouterr().err.splitlines() if "does not parse" in line]
+    assert len(said) == 1
+    assert ("passed over" in said[0] and "`exclude`" in said[0]) == (code == 0)
+    assert exit_code(["check", str(tmp_path), "--exclude", "*.y*ml", "--exclude", "*.json"]) == 0
+    assert "does not parse" not in capsys.readouterr().err
+
+
+def test_a_workflow_that_does_not_parse_is_searched_for_commands(tmp_path: Path) -> None:
+    text = f"{WORKFLOW}      - run: accelerate launch --use_fsdp train.py\n"
+    report = analyse_source(Source(tmp_path / "ci.yml", "ci.yml", text.encode()))
+    assert [each.code for each in report.findings] == ["FSDP805"]
+    assert not report.errors
+    assert len(report.passed) == 1
