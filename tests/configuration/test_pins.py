@@ -28,6 +28,7 @@ from fsdp_migrate.pins import Pins, Release, pins_in
         ("setup.cfg", "install_requires =\n    transformers <5\n", (), (5,)),
         ("environment.yml", "dependencies:\n  - transformers=4.57\n", (4, 57), (4, 58)),
         ("Dockerfile", "RUN pip install transformers==4.57.1 \\\n", (4, 57, 1), (4, 57, 1, 1)),
+        ("install.sh", "pip install transformers==4.57.1 accelerate==1.10\n", (4, 57, 1), (4, 57, 1, 1)),
         ("uv.lock", '[[package]]\nname = "transformers"\nversion = "5.24.0"\n', (5, 24), (5, 24, 0, 1)),
         ("poetry.lock", '[[package]]\nname = "transformers"\nversion = "4.57.1"\n', (4, 57, 1), (4, 57, 1, 1)),
         (
@@ -55,12 +56,6 @@ def test_a_limit_is_read(file: str, text: str, low: Release, high: Release | Non
         ("requirements.txt", "transformers @ git+https://host/transformers.git@main\n"),
         ("setup.py", "import transformers\nversion = transformers.__version__\n"),
         ("pyproject.toml", 'transformers = "*"\n'),
-        (
-            "install.sh",
-            "pip install transformers==4.57.1 accelerate==1.10\n",
-            (4, 57, 1),
-            (4, 57, 1, 1),
-        ),
         ("uv.lock", '[[package]]\nname = "accelerate"\nversion = "1.5"\n'),
     ],
 )
@@ -88,7 +83,7 @@ def test_the_nearest_folder_says_it_and_a_lock_exactly(tmp_path: Path) -> None:
     locked = Pins().releases(file, "transformers")
     assert locked.all_before((5,))
     assert locked.all_since((4, 57))
-    assert locked.said == "transformers==4.57.1 of uv.lock:1"
+    assert locked.said == "transformers==4.57.1 of uv.lock:2"
     (tmp_path / "examples" / "requirements.txt").write_text("accelerate\ntransformers==5.24.0\n")
     near = Pins().releases(file, "transformers")
     assert near.said == "transformers==5.24.0 of requirements.txt:2"
