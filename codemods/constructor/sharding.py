@@ -69,9 +69,8 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
             "The mesh is the program's own: with NO_SHARD or HYBRID_SHARD it needs two dimensions"
         )
     elif construction.value("device_mesh") is not None:
-        if whole is not False:
-            raise AtRunTime
-        mesh = ""  # the program's own
+        code.whole = whole
+        mesh = "" if whole is False else _WHOLE.format("ranks")
     elif construction.value("process_group") is not None:
         if hybrid is not False and whole is not False:
             raise AtRunTime
@@ -259,6 +258,19 @@ def _is_parameter(construction: Construction, value: ast.expr) -> bool:
 
 
 def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
-    """`mesh=`, as the program makes it."""
-    code.shared["mesh"] = construction.text(value)
+    """`mesh=`, as the program makes it, but with a dimension to replicate over where NO_SHARD is chosen."""
+    source = construction.text(value)
+    if code.whole is False:
+        code.shared["mesh"] = source
+        return "becomes mesh"
+    mesh = construction.context.local("mesh", construction.call)
+    ranks = f"{mesh}.mesh.view(-1, 1)"
+    replicated = f"{mesh} = DeviceMesh({mesh}.device_type, {ranks}, {_DIMS})"
+    code.above.append(f"{mesh} = {source}")
+    if code.whole is True:
+        code.above.append(replicated)
+    else:
+        code.above += [f"if {code.whole}:", f"    {replicated}"]
+    code.imports.append(Import(_DEVICE_MESH, "DeviceMesh"))
+    code.shared["mesh"] = mesh
     return "becomes mesh"

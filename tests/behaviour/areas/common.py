@@ -134,14 +134,16 @@ COLLECTIVES = {
 
 
 @contextlib.contextmanager
-def counted_collectives() -> Iterator[Counter[str]]:
-    """Counts what is called meanwhile, on groups of more than one rank."""
+def counted_collectives(sizes: bool = False) -> Iterator[Counter[str]]:
+    """Counts what is called meanwhile, on groups of more than one rank; with ``sizes`` also the bytes of whole results."""
     counts: Counter[str] = Counter()
 
     def counted(method: Callable[..., Any], what: str) -> Callable[..., Any]:
         def call(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Any:
             if group.size() > 1:  # torch 2.8 makes collectives of one rank, too
                 counts[what] += 1
+                if sizes:
+                    counts[f"{what}, bytes"] += max(map(bytes_in, args))
             return method(group, *args, **kwargs)
 
         return call
@@ -153,6 +155,15 @@ def counted_collectives() -> Iterator[Counter[str]]:
                     mock.patch.object(dist.ProcessGroup, name, counted(method, what))
                 )
         yield counts
+
+
+def bytes_in(value: Any) -> int:
+    """The bytes of all tensors in an argument of a collective: the shard of one rank, or what all ranks have together."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, list | tuple):
+        return sum(map(bytes_in, value))
+    return 0
 
 
 def train(

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..registry import holds
+from ..registry import each, holds
 from .programs import trained
 
 POLICIES = """\
@@ -59,6 +59,73 @@ def a_strategy_from_a_table(api: Any) -> Any:
 def a_strategy_from_a_table_that_keeps_parameters(api: Any) -> Any:
     """SHARD_GRAD_OP among other strategies."""
     return strategy(api, "zero2")
+
+
+EVEN = """\
+from torch.distributed.device_mesh import init_device_mesh
+
+
+class Even(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(16, 16) for _ in range(3)])
+        self.head = nn.Linear(16, 16)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + torch.tanh(block(x))
+        return self.head(x)
+
+    @staticmethod
+    def batch(generator):
+        return (torch.randn(4, 16, generator=generator),)
+
+"""
+MESHES = """\
+args = SimpleNamespace(mode="{mode}")
+world = init_device_mesh("cpu", (dist.get_world_size(),))
+nodes = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+"""
+EXPRESSIONS = {
+    "table": (
+        "{'full': ShardingStrategy.FULL_SHARD, 'zero2': ShardingStrategy.SHARD_GRAD_OP, "
+        "'replicas': ShardingStrategy.NO_SHARD, 'nodes': ShardingStrategy.HYBRID_SHARD, "
+        "'nodes zero2': ShardingStrategy._HYBRID_SHARD_ZERO2}[args.mode]"
+    ),
+    "name": (
+        "ShardingStrategy[{'full': 'FULL_SHARD', 'zero2': 'SHARD_GRAD_OP', 'replicas': 'NO_SHARD', "
+        "'nodes': 'HYBRID_SHARD', 'nodes zero2': '_HYBRID_SHARD_ZERO2'}[args.mode]]"
+    ),
+    "conditions": (
+        "(ShardingStrategy.HYBRID_SHARD if args.mode == 'nodes' else ShardingStrategy._HYBRID_SHARD_ZERO2) "
+        "if args.mode.startswith('nodes') else ShardingStrategy.FULL_SHARD if args.mode == 'full' "
+        "else ShardingStrategy.NO_SHARD if args.mode == 'replicas' else ShardingStrategy.SHARD_GRAD_OP"
+    ),
+}
+
+
+@each(
+    {
+        f"{shape}_that_chooses_{mode.replace(' ', '_')}": (
+            f"One of the five strategies, {mode}, by a {shape}: as many collectives, of as many bytes.",
+            shape,
+            mode,
+        )
+        for shape in EXPRESSIONS
+        for mode in ("full", "zero2", "replicas", "nodes", "nodes zero2")
+        # A name that is not shown leaves the program's mesh as it is, and the finding says so.
+        if (shape, mode) != ("name", "replicas")
+    },
+    ranks=4,
+    tolerance=1e-6,
+)
+def strategy_by_expression(api: Any, shape: str, mode: str) -> Any:
+    arguments = (
+        f"auto_wrap_policy=ModuleWrapPolicy({{nn.Linear}}), sharding_strategy={EXPRESSIONS[shape]}, "
+        f"device_mesh=nodes if args.mode.startswith('nodes') else world, {CPU}"
+    )
+    body = f"{MESHES.format(mode=mode)}model = Even()\nmodel = FSDP(\n    model, {arguments}\n)"
+    return trained(api, body, EVEN, net="Even", bridge="torch", sizes=True, rank_seeds=True)
 
 
 @holds(tolerance=1e-6)

@@ -66,7 +66,7 @@ def executed(api: Any, body: str, top: str = "", **how: Any) -> dict[str, Any]:
 def trained(
     api: Any, body: str, top: str = "", net: str = "Transformer", micro_batches: int = 1, **how: Any
 ) -> Any:
-    """Losses, norms, whole parameters, buffers and collectives of a program."""
+    """Losses, norms, whole parameters, buffers and collectives of a program, whose bytes count with ``sizes=True``."""
     torch.manual_seed(dist.get_rank() if how.get("rank_seeds") else 0)
     names = executed(api, body, top, **how)
 
@@ -74,7 +74,7 @@ def trained(
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
         generator = torch.Generator().manual_seed(100 + dist.get_rank())
         seen: list[float] = []
-        with counted_collectives() as collectives:
+        with counted_collectives(how.get("sizes", False)) as collectives:
             for _ in range(
                 2
             ):  # the second step starts from what the first has updated, and prefetches in its order
