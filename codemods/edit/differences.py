@@ -94,7 +94,18 @@ def _piece(
     if not text and not before[line:end].strip(" \t"):
         # Blocks inside of one another, which are both taken out, have their own columns.
         start, end = line + margin, line + margin + end - start
+    elif not text:
+        start, end = _from_the_head(before, line, start, end)
     yield start, end, text
+
+
+def _from_the_head(text: str, line: int, start: int, end: int) -> Span:
+    """A part to remove, from where its line begins if that leaves the same: of two heads `with` the first one goes."""
+    head = line + len(text[line:start]) - len(text[line:start].lstrip(" \t"))
+    length = start - head
+    if length and text[head:start] == text[end - length : end]:
+        return head, end - length
+    return start, end
 
 
 def _common(one: str, other: str) -> int:

@@ -195,6 +195,19 @@ def test_blocks_inside_of_one_another_are_taken_out_together() -> None:
     assert apply(code, edits) == "def f():\n  x = 1\n  y = 2\n  z = 3\n"
 
 
+def test_blocks_inside_of_one_another_are_taken_out_together_with_changes_in_them() -> None:
+    code = "def f():\n  with a():\n    with b():\n      x = m.s()\n      y = n.s()\n"
+    file = file_of(code)
+    edits = []
+    for block, name in zip(file.of(ast.With), ("m", "n"), strict=True):
+        statement = Statement(file, block)
+        statement.step_out()
+        used = file.parents[file.loads[name][0]]
+        statement.replace(file.parents[used], "s(part)", part=file.loads[name][0])
+        edits += statement.edits()
+    assert apply(code, edits) == "def f():\n  x = s(m)\n  y = s(n)\n"
+
+
 def test_edits_of_several_rules_in_one_statement_are_made_together() -> None:
     file = file_of("with a():\n    state = model.module.state_dict(x=1)  # all\n")
     block = Statement(file, file.of(ast.With)[0])
