@@ -27,6 +27,10 @@ KEYWORDS_OF_FULLY_SHARD = {
 STATE_DICT_FUNCTIONS = "torch.distributed.checkpoint.state_dict."
 
 
+# A step from the lines before to the lines after, as difflib has it.
+Step = tuple[str, int, int, int, int]
+
+
 class Form(str, Enum):
     """What a constructor call has become."""
 
@@ -47,6 +51,7 @@ class Construct:
     first: int
     last: int
     text: str
+    node: ast.AST | None = None
 
 
 class Code:
@@ -140,7 +145,34 @@ def opens_state_dicts(node: ast.AST) -> bool:
 
 def construct(node: ast.stmt | ast.expr, text: str) -> Construct:
     """The construct of a node's lines."""
-    return Construct(node.lineno, node.end_lineno or node.lineno, text)
+    return Construct(node.lineno, node.end_lineno or node.lineno, text, node)
+
+
+def needs_nothing(context: Construct) -> bool:
+    """Whether a block does not depend on the type that it sets, once models hold shards anyway.
+
+    Either it asks for state dicts of others than the model, such as an optimizer's, whatever the type is; or it sets shards
+    for other code, which asks the model for its state dict itself.
+    """
+    if not isinstance(context.node, ast.With):
+        return False
+    calls = [item.context_expr for item in context.node.items]
+    opened = [call for call in calls if isinstance(call, ast.Call) and opens_state_dicts(call)]
+    if len(opened) != 1:
+        return False
+    given = [*opened[0].args[:1], *(k.value for k in opened[0].keywords if k.arg == "module")]
+    models = {ast.unparse(model) for model in given}
+    asked = []
+    for part in context.node.body:
+        for node in ast.walk(part):
+            if isinstance(node, ast.Attribute) and "optim_state_dict" in node.attr:
+                return False
+            if isinstance(node, ast.Attribute) and node.attr.endswith("state_dict"):
+                asked.append(ast.unparse(node.value))
+    if asked:
+        return all(owner.split(".module")[0] not in models for owner in asked)
+    source = ast.unparse(opened[0])
+    return "SHARDED_STATE_DICT" in source or "LOCAL_STATE_DICT" in source
 
 
 class Written:
@@ -153,6 +185,7 @@ class Written:
         if old != new:
             matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
             self._steps = list(matcher.get_opcodes())
+        self._regions = _joined(self._steps, old)
 
     @property
     def added(self) -> int:
@@ -186,18 +219,31 @@ class Written:
 
     def uses_functions(self, context: Construct) -> bool:
         """Whether functions that get and set state dicts stand in the place of a context."""
-        nodes = list(self._in_its_place(context))
-        names = {self.after.dotted(node) for node in nodes}
-        stays = any(opens_state_dicts(node) for node in nodes)
-        return not stays and any(name.startswith(STATE_DICT_FUNCTIONS) for name in names)
+        if self._stays(context):
+            return False
+        names = {self.after.dotted(node) for node in self._in_its_place(context, self._regions)}
+        return any(name.startswith(STATE_DICT_FUNCTIONS) for name in names)
+
+    def is_taken_out(self, context: Construct) -> bool:
+        """Whether a context is gone where none was needed, and each statement of its block is as it was."""
+        if self._stays(context) or not needs_nothing(context):
+            return False
+        assert isinstance(context.node, ast.With)
+        kept = {ast.dump(node) for node in self._in_its_place(context, self._regions)}
+        return all(ast.dump(part) in kept for part in context.node.body)
+
+    def _stays(self, context: Construct) -> bool:
+        return any(opens_state_dicts(node) for node in self._in_its_place(context))
 
     def _shards(self, call: ast.Call) -> bool:
         name = self.after.dotted(call.func)
         return name.startswith("torch.distributed.") and name.endswith(".fully_shard")
 
-    def _in_its_place(self, construct: Construct) -> Iterator[ast.AST]:
+    def _in_its_place(
+        self, construct: Construct, steps: list[Step] | None = None
+    ) -> Iterator[ast.AST]:
         """The nodes on the lines that took a construct's place, and those of the functions written for them."""
-        lines = self._lines_of(construct)
+        lines = self._lines_of(construct, self._steps if steps is None else steps)
         old, new = self.before.functions, self.after.functions
         for node in ast.walk(self.after.tree):
             if isinstance(node, ast.expr | ast.stmt) and node.lineno in lines:
@@ -205,11 +251,11 @@ class Written:
                 if isinstance(node, ast.Name) and node.id in new and node.id not in old:
                     yield from ast.walk(new[node.id])
 
-    def _lines_of(self, construct: Construct) -> set[int]:
+    def _lines_of(self, construct: Construct, steps: list[Step]) -> set[int]:
         """The lines after the migration that stand where a construct's lines stood."""
         start, stop = construct.first - 1, construct.last
         lines: set[int] = set()
-        for tag, i1, i2, j1, j2 in self._steps:
+        for tag, i1, i2, j1, j2 in steps:
             if tag == "insert" and start <= i1 <= stop:
                 lines.update(range(j1 + 1, j2 + 1))
             elif i1 < stop and start < i2:
@@ -217,3 +263,17 @@ class Written:
                     j1, j2 = j1 + max(start - i1, 0), j1 + min(stop, i2) - i1
                 lines.update(range(j1 + 1, j2 + 1))
         return lines
+
+
+def _joined(steps: list[Step], lines: list[str]) -> list[Step]:
+    """Steps without those that keep nothing but brackets and empty lines, which say nothing of what stands where."""
+    joined: list[Step] = []
+    for tag, i1, i2, j1, j2 in steps:
+        says_nothing = not any(c.isalnum() for line in lines[i1:i2] for c in line)
+        changes = tag != "equal" or (says_nothing and i1 > 0 and i2 < len(lines))
+        if changes and joined and joined[-1][0] == "replace":
+            _, before, _, written, _ = joined.pop()
+            joined.append(("replace", before, i2, written, j2))
+        else:
+            joined.append(("replace" if changes else tag, i1, i2, j1, j2))
+    return joined

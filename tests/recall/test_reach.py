@@ -130,6 +130,50 @@ def test_a_context_is_a_function_where_one_stands_there(module, after, functions
     assert written.uses_functions(context) is functions
 
 
+def test_lines_of_brackets_alone_do_not_say_what_stands_where(module):
+    before = program(
+        "from torch.distributed.fsdp import (\n    FullyShardedDataParallel as FSDP,\n)\n",
+        "with FSDP.state_dict_type(\n    model, FULL\n):\n    state = model.state_dict()",
+    )
+    after = program(
+        "from torch.distributed.checkpoint.state_dict import (\n    get_model_state_dict,\n)\n",
+        "state = get_model_state_dict(\n    model, options=o\n)",
+    )
+    written = module("written").Written(before, after)
+    (context,) = module("written").contexts(written.before)
+    assert written.uses_functions(context)
+
+
+SAVE = "torch.save(optimizer.state_dict(), path)"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "after", "taken_out"),
+    [
+        ("FULL_STATE_DICT", SAVE, SAVE, True),
+        ("SHARDED_STATE_DICT", "trainer.save()", "trainer.save()", True),
+        ("LOCAL_STATE_DICT", "trainer.save()", "trainer.save()", True),
+        ("FULL_STATE_DICT", "trainer.save()", "trainer.save()", False),
+        ("FULL_STATE_DICT", SAVE, "pass", False),
+        ("SHARDED_STATE_DICT", "s = model.state_dict()", "s = model.state_dict()", False),
+        ("SHARDED_STATE_DICT", "s = model.module.state_dict()", "s = model.state_dict()", False),
+        (
+            "SHARDED_STATE_DICT",
+            "s = FSDP.optim_state_dict(model, o)",
+            "s = FSDP.optim_state_dict(model, o)",
+            False,
+        ),
+    ],
+)
+def test_a_context_is_needed_by_what_asks_for_its_type(module, kind, body, after, taken_out):
+    context = f"with FSDP.state_dict_type(model, StateDictType.{kind}):\n    {body}"
+    written = module("written").Written(program(FSDP1, context), program(FSDP2, after))
+    (found,) = module("written").contexts(written.before)
+    assert written.is_taken_out(found) is taken_out
+    stays = module("written").Written(program(FSDP1, context), program(BRIDGE, context))
+    assert not stays.is_taken_out(found)
+
+
 def finding(path, line, action, message):
     return Finding(path, line, 1, line, 2, "FSDP002", "constructor", action, message, "FSDP(...)")
 
@@ -187,12 +231,14 @@ def test_the_page_counts_what_was_written_and_says_what_is_left(run):
     status, out, _ = run("--form", "torch")
     assert status == 0
     rows = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}
-    #                       torch units bridge hand fun left ours + - rewrite runtime manual % changed errors alarms
+    #                       torch units bridge hand fun none left ours + - rewrite runtime manual % changed errors alarms
     assert (
-        rows["one"] == "| one | 1 | 0 | 0 | 0 | 1 | 0 | 0 | 7 | 9 | 1 | 0 | 0 | 0.0 | 2 | 0 | 0 |"
+        rows["one"]
+        == "| one | 1 | 0 | 0 | 0 | 1 | 0 | 0 | 0 | 7 | 9 | 1 | 0 | 0 | 0.0 | 2 | 0 | 0 |"
     )
     assert (
-        rows["two"] == "| two | 0 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 100.0 | 0 | 0 | 0 |"
+        rows["two"]
+        == "| two | 0 | 0 | 0 | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 100.0 | 0 | 0 | 0 |"
     )
     assert "- two/train.py:2, `FullyShardedDataParallel(...)`, by hand: two \\| stays" in out
     assert "Files that import this package" not in out
