@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import click
 
+from fsdp_migrate.configured import Configured, project
 from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
-from fsdp_migrate.settings import DEFAULT_FORM, FORMS, split_codes
+from fsdp_migrate.settings import DEFAULT_FORM, FORMS, STDIN, split_codes
 from fsdp_migrate.version import __version__
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -152,13 +153,32 @@ def _shared(command: F) -> F:
             metavar="N",
             help="Analyse the files in this many processes, where there are enough of them.",
         ),
+        click.option(
+            "--stdin-filename",
+            type=click.Path(dir_okay=False),
+            default=STDIN,
+            metavar="FILE",
+            help="The name of what `-` reads from standard input: its imports and settings are looked up from there.",
+        ),
+        click.option(
+            "--statistics", is_flag=True, help="Count the findings of each rule, instead of a list."
+        ),
+        click.option(
+            "-q", "--quiet", is_flag=True, help="Print findings and errors, nothing else."
+        ),
+        click.option(
+            "-v",
+            "--verbose",
+            is_flag=True,
+            help="Print every finding, and what was read: settings, files, time.",
+        ),
     ]
     for decorate in reversed(decorators):
         command = decorate(command)
     return command
 
 
-@cli.command()
+@cli.command(cls=Configured)
 @_shared
 @click.option(
     "--diff",
@@ -177,13 +197,16 @@ def _shared(command: F) -> F:
 @click.option("--allow-dirty", is_flag=True, help="Also write files that have uncommitted changes.")
 @click.pass_context
 def migrate(ctx: click.Context, /, **arguments: Any) -> None:
-    """Rewrite files and folders in place."""
+    """Rewrite files and folders in place.
+
+    With `-` as PATH the program comes from standard input, and goes to standard output.
+    """
     from fsdp_migrate.run import Request, run
 
-    ctx.exit(run(Request(**arguments)))
+    ctx.exit(run(Request(**arguments, stdin=_stdin(ctx)), project(ctx)))
 
 
-@cli.command()
+@cli.command(cls=Configured)
 @_shared
 @click.option("--bridge", is_flag=True, help="Also list what is already on the bridge.")
 @click.option(
@@ -204,7 +227,15 @@ def check(ctx: click.Context, /, **arguments: Any) -> None:
     """
     from fsdp_migrate.run import Request, run
 
-    ctx.exit(run(Request(**arguments, check=True, only_checks=True)))
+    request = Request(**arguments, check=True, only_checks=True, stdin=_stdin(ctx))
+    ctx.exit(run(request, project(ctx)))
+
+
+def _stdin(ctx: click.Context) -> bytes | None:
+    """The program on standard input, if `-` asks for it."""
+    if "-" not in ctx.params["paths"]:
+        return None
+    return sys.stdin.buffer.read()
 
 
 @cli.command()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -56,11 +56,13 @@ class Discovered:
     """What the paths of one run mean: files, each once and in order, and problems.
 
     Attributes:
+        contents: what is in a file, where that is not what the disk has.
         others: looks for the other Python files around, which may work on the models of these.
     """
 
     files: list[Path] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    contents: Mapping[Path, bytes] = field(default_factory=dict)
     others: Callable[[], list[Path]] = list
 
 
@@ -108,6 +110,16 @@ def discover(
     found.files = sorted(map(Path, seen.values()))
     found.others = partial(_others, paths, excluded, seen)
     return found
+
+
+def discover_one(
+    path: Path, content: bytes, exclude: Sequence[str] = (), root: Path | None = None
+) -> Discovered:
+    """One file with a content that the disk does not have, as an editor gives it."""
+    file = Path(os.path.abspath(path))
+    excluded = _Excluded(exclude, root or Path.cwd())
+    others = partial(_others, [file], excluded, {os.path.realpath(file)})
+    return Discovered([file], contents={file: content}, others=others)
 
 
 def _others(paths: Sequence[Path], excluded: _Excluded, known: Collection[str]) -> list[Path]:

@@ -50,7 +50,8 @@ def analyse(
     around: list[Path] = []
     data: dict[str, bytes] = {}
     for path in paths:
-        source = _source_if_concerned(path, around, data, folders)
+        content = found.contents.get(path)
+        source = _source_if_concerned(path, around, data, folders, content)
         if isinstance(source, Source):
             sources.append(source)
         elif source is not None:
@@ -82,14 +83,20 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
 
 
 def _source_if_concerned(
-    path: Path, around: list[Path], known: dict[str, bytes], folders: Folders
+    path: Path,
+    around: list[Path],
+    known: dict[str, bytes],
+    folders: Folders,
+    content: bytes | None = None,
 ) -> Source | Problem | None:
     """A file that mentions FSDP, or why it cannot be used; None for any other: it goes to `around` if it may be concerned."""
-    try:
-        with open(path, "rb") as stream:
-            data = stream.read()
-    except OSError:
-        return read_source(path)
+    data = content
+    if data is None:
+        try:
+            with open(path, "rb") as stream:
+                data = stream.read()
+        except OSError:
+            return read_source(path)
     if data.startswith(MARK.encode()):
         return None
     if path.suffix not in CONFIGURATIONS:

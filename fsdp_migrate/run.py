@@ -5,17 +5,20 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.discover import discover
+from fsdp_migrate.discover import discover, discover_one
 from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.report import Report
-from fsdp_migrate.settings import Options, Settings, load_settings
+from fsdp_migrate.settings import STDIN, Options, Settings
 from fsdp_migrate.views import rendered, text
 from fsdp_migrate.views.terminal import say, with_progress
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request(Options):
-    """The arguments of `migrate` and `check`; `only_checks` tells them apart."""
+    """The arguments of `migrate` and `check`; `only_checks` tells them apart.
+
+    `stdin` is the program that `-` as path reads from standard input.
+    """
 
     paths: tuple[str, ...]
     exclude: tuple[str, ...] = ()
@@ -26,35 +29,63 @@ class Request(Options):
     baseline: Path | None = None
     write_baseline: Path | None = None
     allow_dirty: bool = False
+    stdin: bytes | None = None
+    stdin_filename: str = STDIN
+    statistics: bool = False
+    quiet: bool = False
+    verbose: bool = False
 
     @property
     def writes(self) -> bool:
-        """Whether files are rewritten in place."""
+        """Whether programs are rewritten: files in place, standard input to standard output."""
         return not (self.diff or self.check)
 
 
-def run(request: Request) -> int:
+def run(request: Request, settings: Settings) -> int:
     """Carries out a run and returns the exit code."""
-    if request.diff and request.output != "text":
-        raise click.UsageError(
-            f"--diff and --format {request.output} share standard output: use --report FILE"
-        )
-    paths = [Path(path) for path in request.paths]
-    settings = load_settings(paths)
+    _refuse_what_clashes(request)
     _known_codes(settings.select | settings.ignore, str(settings.root / "pyproject.toml"))
     _known_codes(request.select, "--select")
     _known_codes(request.ignore, "--ignore")
     select, ignore = request.select or settings.select, request.ignore | settings.ignore
-    report = _analyse(replace(request, select=select, ignore=ignore), paths, settings)
+    report = _analyse(replace(request, select=select, ignore=ignore), settings)
+    if request.verbose and not request.quiet:
+        for line in text.render_run(report, settings.file):
+            say(line, err=True)
     if request.write_baseline:
         return _begin(request.write_baseline, report)
     written = not request.writes or _write(request, report)
+    if request.writes and request.stdin is not None and written:
+        after = report.changes[0].after if report.changes else request.stdin
+        click.echo(after, nl=False)
     _show(request, report, written)
     if request.report:
         _save(request, request.report, report)
     if report.errors:
         return USAGE
     return FINDINGS if request.check and not report.is_done else DONE
+
+
+def _refuse_what_clashes(request: Request) -> None:
+    """Refuse options of which each wants standard output, or another input, for itself."""
+    if request.output != "text":
+        if request.diff:
+            raise click.UsageError(
+                f"--diff and --format {request.output} share standard output: use --report FILE"
+            )
+        if request.statistics:
+            raise click.UsageError(
+                f"--statistics counts in words: it takes no --format {request.output}"
+            )
+        if request.stdin is not None and request.writes:
+            raise click.UsageError(
+                f"- and --format {request.output} share standard output: use --report FILE"
+            )
+    if request.stdin is not None:
+        if len(request.paths) > 1:
+            raise click.UsageError("- is standard input, and takes no other PATH beside it")
+        if request.vendor is not None:
+            raise click.UsageError("- writes no files: --vendor needs the file itself")
 
 
 def _known_codes(codes: frozenset[str], source: str) -> None:
@@ -67,21 +98,27 @@ def _known_codes(codes: frozenset[str], source: str) -> None:
                 raise click.ClickException(f"{source}: {unknown(code)}")
 
 
-def _analyse(request: Request, paths: list[Path], settings: Settings) -> Report:
+def _analyse(request: Request, settings: Settings) -> Report:
     from fsdp_migrate.engine import analyse
 
-    found = discover(paths, settings.exclude + request.exclude, settings.root)
+    exclude = settings.exclude + request.exclude
+    if request.stdin is None:
+        found = discover([Path(path) for path in request.paths], exclude, settings.root)
+    else:
+        name = Path(request.stdin_filename)
+        found = discover_one(name, request.stdin, exclude, settings.root)
     report = analyse(found, request, with_progress)
-    baseline = request.baseline or settings.baseline
-    if request.only_checks and baseline and not request.write_baseline:
+    if request.baseline and not request.write_baseline:
         from fsdp_migrate.baseline import pass_known
 
-        pass_known(baseline, report)
+        pass_known(request.baseline, report)
     return report
 
 
 def _write(request: Request, report: Report) -> bool:
     """Writes all changes, or none and the report says why."""
+    if request.stdin is not None:
+        return not report.errors
     if not report.changes:
         return True
     from fsdp_migrate.write import dirty_problems, write_changes
@@ -96,7 +133,7 @@ def _write(request: Request, report: Report) -> bool:
 def _show(request: Request, report: Report, written: bool) -> None:
     for line in (*text.render_problems(report.errors), *text.render_passed(report.passed)):
         say(line, err=True)
-    if not written:
+    if not written and request.stdin is None:
         say("Nothing was written: the files of a program are migrated together.", err=True)
     if request.output != "text":
         say(rendered(report, request.output))
@@ -110,15 +147,24 @@ def _show(request: Request, report: Report, written: bool) -> None:
 
 def _say(request: Request, report: Report, written: bool) -> None:
     """The report in words: what was rewritten, the findings, the sum of them, and what to do next."""
-    lines = text.render_changes(report) if request.writes and written else []
-    findings = report.findings if request.check else report.manual
-    lines += text.render_findings(findings)
-    if written:
+    lines: list[str] = []
+    if request.writes and written and request.stdin is None and not request.quiet:
+        lines += text.render_changes(report)
+    if request.statistics:
+        lines += text.render_statistics(report)
+    elif request.check or (request.verbose and not request.quiet):
+        lines += text.render_findings(report.findings)
+    else:
+        lines += text.render_findings(report.manual)
+    if written and not request.quiet:
         lines.append(text.summary(report))
-        steps = text.next_steps(report, request.paths, request.form)
+        form = request.form
+        steps = text.next_steps(report, request.paths, form) if request.stdin is None else []
         lines += (f"Next: {what}: `{command}`" for what, command in steps)
+    # Where standard output holds a patch or a program, the words go elsewhere.
+    is_taken = request.diff or (request.writes and request.stdin is not None)
     for line in lines:
-        say(line, err=request.diff)  # where standard output holds a patch, the words go elsewhere
+        say(line, err=is_taken)
 
 
 def _begin(baseline: Path, report: Report) -> int:

@@ -1,8 +1,8 @@
-"""The settings of a run, and what the project's pyproject.toml says: the `[tool.fsdp-migrate]` table, the line length."""
+"""The settings of a run, and what the project's pyproject.toml says: the `[tool.fsdp-migrate]` tables, the line length."""
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,18 @@ from fsdp_migrate.exit_codes import Unusable
 
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
-KEYS = (*LISTS, "baseline")
+OPTIONS = (
+    *("allow-dirty", "baseline", "bridge", "form", "format", "jobs", "quiet", "report"),
+    *("statistics", "target-torch", "vendor", "verbose"),
+)
+"""The other options of `migrate` and `check` that a project can set; the command line wins."""
+ONCE = ("check", "diff", "stdin-filename", "write-baseline")
+"""Options that say what one run does, which only the command line takes."""
+VERIFY = "verify"
+"""The key of the table with the options of `verify`."""
+KEYS = (*LISTS, *OPTIONS, VERIFY)
+STDIN = "stdin.py"
+"""The name of a program that comes from standard input, if none is given."""
 LINE_LENGTH = 88  # black's and ruff's default
 FORMS = {
     "auto": "fully_shard on the model's own modules, with one line, like_fsdp1, that keeps FSDP1's behaviour",
@@ -46,13 +57,22 @@ class Options:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a project; `root`, pyproject.toml's folder, is what `exclude` is relative to."""
+    """The settings of a project.
 
+    Attributes:
+        file: the pyproject.toml that they come from; None if there is none.
+        root: its folder, which `exclude` and every path in it is relative to.
+        options: the other options of `migrate` and `check`, by the names of the command line.
+        verify: the options of `verify`, likewise.
+    """
+
+    file: Path | None = None
     root: Path = field(default_factory=Path.cwd)
     exclude: tuple[str, ...] = ()
     select: frozenset[str] = frozenset()
     ignore: frozenset[str] = frozenset()
-    baseline: Path | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
+    verify: Mapping[str, object] = field(default_factory=dict)
 
 
 def load_settings(paths: Sequence[Path]) -> Settings:
@@ -118,6 +138,9 @@ def _read_table(file: Path) -> dict[str, object] | None:
 
 
 def _checked(file: Path, table: dict[str, object]) -> Settings:
+    """The settings of a table, if all its keys are known."""
+    for key in sorted(set(table) & set(ONCE)):
+        raise Unusable(f"{file}: {key} says what one run does: give it on the command line")
     unknown = sorted(set(table) - set(KEYS))
     if unknown:
         names = ", ".join(unknown)
@@ -128,13 +151,15 @@ def _checked(file: Path, table: dict[str, object]) -> Settings:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise Unusable(f"{file}: {key} in {TABLE} must be a list of strings")
         lists[key] = value
-    baseline = table.get("baseline")
-    if not isinstance(baseline, str | None):
-        raise Unusable(f"{file}: baseline in {TABLE} must be a string")
+    verify = table.get(VERIFY, {})
+    if not isinstance(verify, dict):
+        raise Unusable(f"{file}: {VERIFY} in {TABLE} must be a table")
     return Settings(
+        file=file,
         root=file.parent,
         exclude=tuple(lists["exclude"]),
         select=split_codes(lists["select"]),
         ignore=split_codes(lists["ignore"]),
-        baseline=file.parent / baseline if baseline else None,
+        options={key: table[key] for key in OPTIONS if key in table},
+        verify=verify,
     )

@@ -7,6 +7,7 @@ from typing import IO, Any
 
 import click
 
+from fsdp_migrate.configured import Configured
 from fsdp_migrate.settings import FORMS
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.main import verify
@@ -25,7 +26,11 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 _FILE = click.File("w", encoding="utf-8", lazy=False)
 
 
-@click.command("verify", short_help="Run a program before and after its migration, and compare.")
+@click.command(
+    "verify",
+    cls=Configured,
+    short_help="Run a program before and after its migration, and compare.",
+)
 @click.option(
     "--migrated",
     type=_PROGRAM,

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from pathlib import Path
 
 import click
 
@@ -27,6 +28,32 @@ def render_findings(findings: Iterable[Finding]) -> list[str]:
             lines.append("")
         lines.extend(map(_finding_line, group))
     return lines
+
+
+def render_statistics(report: Report) -> list[str]:
+    """`12  FSDP002  fsdp1-constructor  10 plain, 2 runtime`: a line for each rule, the most frequent first."""
+    rules: dict[tuple[str, str], Counter[Action]] = {}
+    for finding in report.findings:
+        rules.setdefault((finding.code, finding.name), Counter())[finding.action] += 1
+    if not rules:
+        return []
+    most = max(counts.total() for counts in rules.values())
+    width = max(len(name) for _, name in rules)
+    return [
+        f"{counts.total():{len(str(most))}}  {click.style(code, bold=True)}  {name:{width}}  {_counts(counts)}"
+        for (code, name), counts in sorted(
+            rules.items(), key=lambda each: (-each[1].total(), each[0])
+        )
+    ]
+
+
+def render_run(report: Report, settings: Path | None) -> list[str]:
+    """What a run has read: the settings, how many files, and in which time."""
+    read = f"read {counted(report.files, 'file')} in {report.seconds:.2f} s"
+    return [
+        f"settings: {printable(str(settings)) if settings else 'none'}",
+        f"{read}: {report.candidates:,} of them may use FSDP1",
+    ]
 
 
 def render_changes(report: Report) -> list[str]:
