@@ -120,10 +120,16 @@ def rule_for(code: str) -> Rule | None:
     return next((rule for rule in all_rules() if rule.code == code.upper()), None)
 
 
+def rule_named(name: str) -> Rule | None:
+    """The rule with a name, in any case; None if there is none."""
+    return next((rule for rule in all_rules() if rule.name == name.lower()), None)
+
+
 def unknown(code: str) -> str:
-    """The message for a code that no rule has."""
+    """The message for a code, or a name, that no rule has."""
     from difflib import get_close_matches
 
     close = get_close_matches(code.upper(), [rule.code for rule in all_rules()], 3)
+    close = close or get_close_matches(code.lower(), [rule.name for rule in all_rules()], 3)
     hint = f"; close ones: {', '.join(close)}" if close else ""
     return f"no rule has the code {code}{hint} (`fsdp-migrate rules` lists all)"

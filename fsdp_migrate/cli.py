@@ -239,13 +239,13 @@ def _stdin(ctx: click.Context) -> bytes | None:
 
 
 @cli.command()
-@click.argument("code")
+@click.argument("code", metavar="CODE_OR_NAME")
 def explain(code: str) -> None:
     """Explain a rule, with examples."""
-    from fsdp_migrate.codemods.registry import rule_for, unknown
+    from fsdp_migrate.codemods.registry import rule_for, rule_named, unknown
     from fsdp_migrate.views.terminal import say
 
-    rule = rule_for(code.upper())
+    rule = rule_for(code) or rule_named(code)
     if rule is None:
         raise click.ClickException(unknown(code))
     say(rule.page.rstrip())

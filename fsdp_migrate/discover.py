@@ -47,6 +47,8 @@ _SETTING = re.compile(
     rb"(?:strategy|type|class_path|_target_)['\"]?[ \t]*[:=].*fsdp|torch\.distributed\.fsdp\.",
     re.IGNORECASE,
 )
+_NOTHING = "no Python, notebook or configuration files found"
+_ALL_EXCLUDED = "`exclude` leaves out every file"
 _LARGE = 1 << 20  # bytes: more is data, not a configuration
 _MOST = 5_000  # files around one that is in no repository
 
@@ -56,12 +58,14 @@ class Discovered:
     """What the paths of one run mean: files, each once and in order, and problems.
 
     Attributes:
+        passed: folders in which there is nothing to read.
         contents: what is in a file, where that is not what the disk has.
         others: looks for the other Python files around, which may work on the models of these.
     """
 
     files: list[Path] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    passed: list[Problem] = field(default_factory=list)
     contents: Mapping[Path, bytes] = field(default_factory=dict)
     others: Callable[[], list[Path]] = list
 
@@ -100,9 +104,17 @@ def discover(
     seen: dict[str, str] = {}
     for path in map(os.fspath, paths):
         if os.path.isdir(path):
+            there, left = False, False
             for file, real in _below(os.path.abspath(path), found.problems):
-                if not excluded(file) and _is_meant(file):
-                    _add(seen, file, real)
+                kind = file.endswith(_KINDS) or _is_script(file)
+                there |= kind
+                if kind and not excluded(file):
+                    left = True
+                    if _is_meant(file):
+                        _add(seen, file, real)
+            if not left:
+                why = _ALL_EXCLUDED if there else _NOTHING
+                found.passed.append(Problem(shown_path(Path(path)), 0, why))
         elif problem := _named_problem(path):
             found.problems.append(problem)
         else:
@@ -169,9 +181,8 @@ class _Excluded:
 
 
 def _is_meant(file: str) -> bool:
-    if file.endswith(CONFIGURATIONS):
-        return _sets_fsdp(file)
-    return file.endswith(_PROGRAMS) or _is_script(file)
+    """Whether a file of a kind that is read has anything to say; a program always has."""
+    return not file.endswith(CONFIGURATIONS) or _sets_fsdp(file)
 
 
 def _is_script(file: str) -> bool:

@@ -45,7 +45,7 @@ def analyse(
     found = files if isinstance(files, Discovered) else Discovered(list(files))
     options = options or Options()
     folders, paths = Folders(), found.files
-    report = Report(files=len(paths), errors=list(found.problems))
+    report = Report(files=len(paths), errors=list(found.problems), passed=list(found.passed))
     sources: list[Source] = []
     around: list[Path] = []
     data: dict[str, bytes] = {}

@@ -27,7 +27,7 @@ class Report:
 
     Attributes:
         errors: files that were left out, and why.
-        passed: files that were passed over, and why, which is no error: no setting of FSDP is in them.
+        passed: files that were passed over, and folders without any, and why, which is no error.
         candidates: how many files mention FSDP, or take a norm over ranks, at all.
         on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
         vendored: the folders with a copy of the runtime that the files import.

@@ -131,7 +131,8 @@ def _write(request: Request, report: Report) -> bool:
 
 
 def _show(request: Request, report: Report, written: bool) -> None:
-    for line in (*text.render_problems(report.errors), *text.render_passed(report.passed)):
+    passed = [] if request.quiet else text.render_passed(report.passed)
+    for line in (*text.render_problems(report.errors), *passed):
         say(line, err=True)
     if not written and request.stdin is None:
         say("Nothing was written: the files of a program are migrated together.", err=True)

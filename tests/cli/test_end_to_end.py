@@ -117,6 +117,10 @@ def test_catalogue(real_cli: Callable[..., Any], code: str) -> None:
     assert explained.code == 0
     assert explained.text.startswith("# FSDP002 ")
     assert "\n```diff\n" in explained.text
+    assert real_cli("explain", "fsdp1-constructor") == explained
+    unknown = real_cli("explain", "fsdp1-construct")
+    assert unknown.code == 2
+    assert "close ones: fsdp1-constructor" in unknown.err
     unknown = real_cli("explain", "FSDP00")
     assert unknown.code == 2
     assert unknown.err.startswith("Error: no rule has the code FSDP00; close ones: ")

@@ -81,6 +81,21 @@ def test_check_lists_what_each_form_would_say(real_cli: Cli, folder: Path) -> No
     assert (folder / "a.py").read_bytes() == FSDP1
 
 
+def test_a_folder_without_files_is_named(real_cli: Cli, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    (folder / "empty/README.txt").write_text("FSDP\n")
+    result = real_cli("check", "empty")
+    assert result.code == 0
+    assert result.err == "note: empty: no Python, notebook or configuration files found\n"
+    assert real_cli("check", "empty", "-q").err == ""
+    passed = json.loads(real_cli("check", "empty", "--format", "json").text)["passed"]
+    assert passed[0]["path"] == "empty"
+    (folder / "empty/other.yaml").write_text("a: 1\n")
+    assert real_cli("check", "empty").err == "", "a configuration, though not of FSDP"
+    result = real_cli("check", "empty", "--exclude", "*.yaml")
+    assert result.err == "note: empty: `exclude` leaves out every file\n"
+
+
 def test_a_slip_in_the_command_writes_nothing(real_cli: Cli, folder: Path) -> None:
     put(folder, a=FSDP1)
     result = real_cli("chekc", ".")
@@ -226,7 +241,7 @@ def test_json(real_cli: Cli, folder: Path) -> None:
     result = real_cli("check", "b.py", "a.py", "bad.py", "missing.py", "--format", "json")
     assert result.code == 2
     document = json.loads(result.text)
-    assert list(document) == ["version", "tool", "findings", "errors", "summary"]
+    assert list(document) == ["version", "tool", "findings", "errors", "passed", "summary"]
     assert document["version"] == 1
     assert document["tool"].startswith("fsdp-migrate ")
     places = [(finding["path"], finding["line"]) for finding in document["findings"]]
