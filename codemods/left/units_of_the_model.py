@@ -1,7 +1,7 @@
 """What the class of a model does that the class of a unit cannot: that one derives from it, and no wrapper is around it.
 
 `fully_shard` makes a class of each unit's, in front of which are FSDP2's methods. And a unit that a method other than forward
-runs was a root of FSDP1, which cast its inputs. `like_fsdp1` keeps both as they were, but for `super(type(self), self)`.
+runs was a root of FSDP1, which cast its inputs. `like_fsdp1` keeps both as they were, but for what asks `type(self)`.
 """
 
 import ast
@@ -31,12 +31,18 @@ NAMES = {
     *("set_reduce_scatter_divide_factor", "set_requires_all_reduce", "set_requires_gradient_sync"),
     *("set_reshard_after_backward", "set_reshard_after_forward", "set_unshard_in_backward"),
 }
-_WORDS = rb"__init_subclass__|super\((?:self\.__class__|type\(self\))|\b(?:un|re)shard\b|\bset_(?:requires|reshard|modules)_"
+_WORDS = (
+    rb"__init_subclass__|\b(?:un|re)shard\b|\bset_(?:requires|reshard|modules)_"
+    rb"|\b(?:self\.__class__|type\(self\))(?:, *self\)|\.(?:__bases?__|__mro__|mro\())"
+)
 
 _KEYWORD = "raises, as fully_shard derives a class of each unit's without {}: give that a default"
 _HIDDEN = "is FSDP2's method on a unit, which hides the model's own: give that another name"
 _BASE = (
     "calls itself without an end, as a unit's class is one that fully_shard derives: write super()"
+)
+_BASES = (
+    "has FSDP2's class in front of the model's own, and that in front of its base: write super()"
 )
 _CASTS = (
     "runs units outside of the model's forward, where FSDP1 cast their inputs as a root's: drop cast_forward_inputs=False "
@@ -74,7 +80,7 @@ def _of_units(construction: Construction) -> Iterator[Place]:
     any_class = has_policy and not named_classes(construction)
     for path in context.program.reach.of(context.file.path):
         for cls, place in () if is_test(path) else context.program.once(_places, path):
-            is_derived = context.form == "torch" or (place[2] == _BASE and _asks_type(place[1]))
+            is_derived = context.form == "torch" or _asks_type(place[1])
             if is_derived and (cls in known or any_class):
                 yield place
 
@@ -123,22 +129,31 @@ def _in_class(file: File, cls: ast.ClassDef) -> Iterator[tuple[ast.AST, str]]:
         elif member.name in NAMES:
             yield member, _HIDDEN
         for node in ast.walk(member):
-            if isinstance(node, ast.Call) and _is_base_of_self(node) and member.name != "__init__":
-                yield node, _BASE
+            if member.name != "__init__" and _is_base_of_self(node):
+                yield node, _BASE if isinstance(node, ast.Call) else _BASES
             elif _part(node) in NAMES and isinstance(file.parents[node], ast.Assign):
                 # `self.reshard = nn.Linear(...)` is a part of the model; other values are not hidden.
                 if isinstance(getattr(file.parents[node], "value", None), ast.Call):
                     yield node, _HIDDEN
 
 
-def _is_base_of_self(call: ast.Call) -> bool:
-    """`super(self.__class__, self)`, `super(type(self), self)`."""
-    is_super = getattr(call.func, "id", "") == "super" and len(call.args) == 2
-    return is_super and ast.unparse(call.args[0]) in ("self.__class__", "type(self)")
+def _is_base_of_self(node: ast.AST) -> bool:
+    cls = _class_asked_for_a_base(node)
+    return cls is not None and ast.unparse(cls) in ("self.__class__", "type(self)")
+
+
+def _class_asked_for_a_base(node: ast.AST) -> ast.expr | None:
+    """`cls` of `super(cls, self)`, `cls.__bases__` and the like."""
+    match node:
+        case ast.Call(ast.Name("super"), [cls, _]):
+            return cls
+        case ast.Attribute(cls, "__base__" | "__bases__" | "__mro__" | "mro"):
+            return cls
+    return None
 
 
 def _asks_type(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.args[0], ast.Call)
+    return isinstance(_class_asked_for_a_base(node), ast.Call)
 
 
 def _part(node: ast.AST) -> str:

@@ -31,6 +31,11 @@ class Block(nn.Linear):
     def {method}(self, x):
         return super({cls}, self).{method}(x)
 """
+BASES = """\
+class Block(nn.Linear):
+    def forward(self, x):
+        return {base}.forward(self, x)
+"""
 PART = """\
 class Block(nn.Module):
     def __init__(self):
@@ -53,6 +58,10 @@ CLASSES = [
     (BASE.format(method="forward", cls="type(self)"), "super(", {"torch", "auto"}),
     (BASE.format(method="forward", cls="Block"), "super(", set()),
     (BASE.format(method="__init__", cls="type(self)"), "super(", set()),
+    (BASES.format(base="self.__class__.__bases__[0]"), "return ", {"torch"}),
+    (BASES.format(base="type(self).__base__"), "return ", {"torch", "auto"}),
+    (BASES.format(base="type(self).mro()[1]"), "return ", {"torch", "auto"}),
+    (BASES.format(base="type(other).__base__"), "return ", set()),
 ]
 
 
