@@ -6,16 +6,15 @@ expression with a comment.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
-from itertools import product
-from typing import Any
 
 from fsdp_migrate.facts.file import parsed
 from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.json_places import Place, characters, places, separator
 
-_HERE = "fsdp-migrate: here"
 _BEGIN = re.compile(r"^# fsdp-migrate: cell (\d+)\n", re.MULTILINE)
 _MASK = "None  # fsdp-migrate: magic "
 _MAGIC = re.compile(r"([ \t]*(?:[\w, \t]+=[ \t]*)?)([%!].*|\?.*|[\w.]+\?{1,2}[ \t]*)")
@@ -42,29 +41,13 @@ class Cell:
 class Notebook:
     """The text of a notebook: `program` is the module, `written` puts one back into it.
 
-    Raises ValueError for a text that `json.dumps` does not write like this in any layout of Jupyter or an editor.
+    What is no line of a cell that changes keeps every byte, in whatever layout the file is. Raises ValueError for what is no
+    JSON.
     """
 
     def __init__(self, decoded: str) -> None:
+        self._decoded = decoded
         self._document = json.loads(decoded)
-        self._newline = "\r\n" if "\r\n" in decoded else "\n"
-        self._end = decoded[len(decoded.rstrip()) :]
-        for indent, is_ascii in product((1, 2, 4, None), (False, True)):
-            self._layout: dict[str, Any] = {"indent": indent, "ensure_ascii": is_ascii}
-            if self._text({}) == decoded:
-                return
-        raise ValueError("its layout is not Jupyter's")
-
-    def _text(self, sources: Mapping[int, str | list[str]]) -> str:
-        """The file with other sources in some of its cells."""
-        document = self._document
-        if sources:
-            cells = [
-                {**cell, "source": sources[number]} if number in sources else cell
-                for number, cell in enumerate(document["cells"], 1)
-            ]
-            document = {**document, "cells": cells}
-        return json.dumps(document, **self._layout).replace("\n", self._newline) + self._end
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -123,8 +106,8 @@ class Notebook:
         cells = [cell for cell in self.cells if cell.code]
         if list(codes) != [cell.number for cell in cells]:
             raise ValueError("the cells of the notebook would be mixed up")
-        sources: dict[int, str | list[str]] = {}
-        for cell in cells:
+        text = self._decoded
+        for cell in reversed(cells):  # those behind keep their places
             code = codes[cell.number]
             code = code[:-1] if _end(cell.code) and code.endswith("\n") else code
             code = first + code if cell is cells[0] else code
@@ -133,8 +116,9 @@ class Notebook:
                 magic = cell.lines[0].partition("\n")[0]
                 if magic.startswith("%%") and not (lines and lines[0].startswith(magic)):
                     raise ValueError(f"the magic of cell {cell.number} would not be its first line")
-                sources[cell.number] = "".join(lines) if isinstance(cell.source, str) else lines
-        return self._text(sources)
+                place = self._source(cell)
+                text = text[: place.start] + self._spelled(cell, lines) + text[place.end :]
+        return text
 
     def placed(self, finding: Finding) -> Finding:
         """A finding about the module, at its place in the file."""
@@ -151,12 +135,75 @@ class Notebook:
         )
 
     def _place(self, cell: Cell, line: int, column: int) -> tuple[int, int]:
-        """The line and the column in the file of a place in a cell: where a mark is that is written there."""
-        before = cell.lines[: max(line, 1)]
-        marked = [*before[:-1], before[-1][: column - 1] + _HERE]
-        source = "".join(marked) if isinstance(cell.source, str) else marked
-        text = self._text({cell.number: source}).partition(_HERE)[0]
-        return text.count("\n") + 1, len(text) - text.rfind("\n")
+        """The line and the column in the file of a place in a cell."""
+        starts = self._characters(cell)
+        lines = _lines("".join(cell.lines))
+        index = sum(map(len, lines[: max(line, 1) - 1])) + column - 1
+        at = starts[min(index, len(starts) - 1)]
+        return self._decoded.count("\n", 0, at) + 1, at - self._decoded.rfind("\n", 0, at)
+
+    @cached_property
+    def _places(self) -> Place:
+        return places(self._decoded)
+
+    def _source(self, cell: Cell) -> Place:
+        """Where a cell's source is in the file."""
+        return self._places.members["cells"].elements[cell.number - 1].members["source"]
+
+    def _strings(self, cell: Cell) -> list[Place]:
+        """Where the strings are that a cell's source consists of."""
+        place = self._source(cell)
+        return [place] if isinstance(cell.source, str) else place.elements
+
+    def _characters(self, cell: Cell) -> list[int]:
+        """Where each character of a cell begins in the file, and where the last one ends."""
+        strings = self._strings(cell)
+        starts = [at for place in strings for at in characters(self._decoded, place)]
+        return [*starts, strings[-1].end - 1]
+
+    def _spelled(self, cell: Cell, lines: list[str]) -> str:
+        """The JSON of a cell's source with other lines; those that stay are spelled as they are."""
+        known = self._known(cell)
+        spelled: list[str] = []
+        matcher = SequenceMatcher(None, cell.lines, lines, autojunk=False)
+        for kind, old, last, new, end in matcher.get_opcodes():
+            if kind == "equal":
+                spelled += known[old:last]
+            else:
+                spelled += [self._quoted(line) for line in lines[new:end]]
+        if isinstance(cell.source, str):
+            return f'"{"".join(spelled)}"'
+        place = self._source(cell)
+        head = self._decoded[place.start : place.elements[0].start]
+        foot = self._decoded[place.elements[-1].end : place.end]
+        return head + self._between(place).join(f'"{line}"' for line in spelled) + foot
+
+    def _known(self, cell: Cell) -> list[str]:
+        """The lines of a cell as the file spells them."""
+        if not isinstance(cell.source, str):
+            return [self._decoded[each.start + 1 : each.end - 1] for each in self._strings(cell)]
+        starts = self._characters(cell)
+        known = []
+        at = 0
+        for line in cell.lines:
+            known.append(self._decoded[starts[at] : starts[at + len(line)]])
+            at += len(line)
+        return known
+
+    def _quoted(self, line: str) -> str:
+        """A line as the file spells it: characters that are not ASCII are escaped if all are."""
+        return json.dumps(line, ensure_ascii=self._decoded.isascii())[1:-1]
+
+    def _between(self, source: Place) -> str:
+        """What separates the lines of a cell."""
+        first = source.elements[0]
+        if len(source.elements) > 1:
+            return separator(self._decoded, first)
+        indent = self._decoded[source.start + 1 : first.start]
+        if indent:
+            return f",{indent}"
+        members = self._places.members.values()
+        return next(filter(None, (separator(self._decoded, each) for each in members)), ", ")
 
 
 def _lines(text: str) -> list[str]:

@@ -69,6 +69,9 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "as Jupyter writes it": {"indent": 1, "ensure_ascii": False},
     "escaped": {"indent": 2},
     "on one line": {},
+    "tight": {"separators": (",", ":")},
+    "tight, escaped, over lines": {"indent": 0, "separators": (",", ":")},
+    "tabs": {"indent": "\t", "ensure_ascii": False},
 }
 
 
@@ -127,7 +130,7 @@ def test_findings_are_where_the_line_is_in_the_file(real_cli: Cli, folder: Path)
     [
         ('{"cells": [{"cell_type": "FSDP"', "is no notebook that can be read"),
         ('{"cells": [{"cell_type": "code", "source": "FSDP ("}]}', "cell 1 is left alone"),
-        ('{"cells":[],"FSDP":1}', "its layout is not Jupyter's"),
+        ('{"cells":[],"FSDP":1}', ""),
         ('["FSDP"]', ""),
         ('{"FSDP": 1}', ""),
         ('{"cells": [{"cell_type": "code", "source": "%%bash\\nls $FSDP"}]}', ""),
@@ -160,3 +163,40 @@ def test_cells_that_would_be_damaged_are_refused() -> None:
         notebook.written(program.replace("None  # fsdp-migrate: magic %%time", "import os\n\\g<0>"))
     with pytest.raises(ValueError, match="mixed up"):
         notebook.written(program.replace("# fsdp-migrate: cell 4\n", ""))
+
+
+BY_HAND = """\
+{"nbformat":4,"nbformat_minor":5,  "metadata":{}, "scale":1e5,
+\t"cells":[{"cell_type":"code", "outputs":[], "metadata":{},
+\t\t"source":[ "x = \\u0022a\\u0022\\n" , "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\\n",
+\t\t           "model = FSDP(model)  # \\ud83d\\ude00" ]  },
+  {"cell_type":"code","source":"a=1\\u000amodel\\/1\\nFSDP(net)","metadata":{}}]
+}
+"""
+MIGRATED = """\
+{"nbformat":4,"nbformat_minor":5,  "metadata":{}, "scale":1e5,
+\t"cells":[{"cell_type":"code", "outputs":[], "metadata":{},
+\t\t"source":[ "x = \\u0022a\\u0022\\n" , "from torch.distributed.fsdp import fully_shard\\n"@"fully_shard(model)  # \\ud83d\\ude00" ]  },
+  {"cell_type":"code","source":"a=1\\u000amodel\\/1\\nfully_shard(net)","metadata":{}}]
+}
+"""
+
+
+def test_any_layout_keeps_what_does_not_change(real_cli: Cli, folder: Path) -> None:
+    """Written by hand: two separators, numbers and escapes that `json.dumps` writes otherwise, CRLF."""
+    for end in ("\n", "\r\n"):
+        (folder / "x.ipynb").write_text(BY_HAND, newline=end)
+        assert real_cli(".", "--form", "torch").code == 0
+        text = (folder / "x.ipynb").read_bytes().decode()
+        assert text == MIGRATED.replace("@", " , ").replace("\n", end)
+
+
+def test_a_finding_counts_the_characters_as_they_are_written(real_cli: Cli, folder: Path) -> None:
+    (folder / "x.ipynb").write_text(BY_HAND)
+    document = json.loads(real_cli("check", "x.ipynb", "--format", "json").text)
+    lines = BY_HAND.splitlines()
+    wrapped = [found for found in document["findings"] if found["code"] == "FSDP002"]
+    assert [lines[each["line"] - 1][each["column"] - 1 :][:9] for each in wrapped] == [
+        "FSDP(mode",
+        "FSDP(net)",
+    ]
