@@ -176,7 +176,7 @@ BY_HAND = """\
 MIGRATED = """\
 {"nbformat":4,"nbformat_minor":5,  "metadata":{}, "scale":1e5,
 \t"cells":[{"cell_type":"code", "outputs":[], "metadata":{},
-\t\t"source":[ "x = \\u0022a\\u0022\\n" , "from torch.distributed.fsdp import fully_shard\\n"@"fully_shard(model)  # \\ud83d\\ude00" ]  },
+\t\t"source":[ "x = \\u0022a\\u0022\\n" , "from torch.distributed.fsdp import fully_shard\\n"@"@(model)  # \\ud83d\\ude00" ]  },
   {"cell_type":"code","source":"a=1\\u000amodel\\/1\\nfully_shard(net)","metadata":{}}]
 }
 """
@@ -188,7 +188,7 @@ def test_any_layout_keeps_what_does_not_change(real_cli: Cli, folder: Path) -> N
         (folder / "x.ipynb").write_text(BY_HAND, newline=end)
         assert real_cli(".", "--form", "torch").code == 0
         text = (folder / "x.ipynb").read_bytes().decode()
-        assert text == MIGRATED.replace("@", " , ").replace("\n", end)
+        assert text == MIGRATED.replace("@(", "fully_shard(").replace("@", " , ").replace("\n", end)
 
 
 def test_a_finding_counts_the_characters_as_they_are_written(real_cli: Cli, folder: Path) -> None:
