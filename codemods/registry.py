@@ -111,7 +111,7 @@ def module(name: str) -> Codemod:
 @cache
 def all_rules() -> list[Rule]:
     """Every rule, in the order of codes."""
-    modules = (module(name) for name in (*CODEMODS, "silenced", "swap"))
+    modules = (module(name) for name in (*CODEMODS, "requirements", "silenced", "swap"))
     return sorted((rule for each in modules for rule in each.RULES), key=lambda rule: rule.code)
 
 

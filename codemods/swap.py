@@ -48,11 +48,13 @@ class Swap:
 
     Attributes:
         of_torch: whether any of them, or a name that is written out, is torch's.
+        of_runtime: whether any of them is the runtime's afterwards.
     """
 
     found: list[Found]
     edits: Edits
     of_torch: bool
+    of_runtime: bool
 
 
 def swap(
@@ -112,6 +114,7 @@ def swap(
         found,
         lambda: [*_edits(context, statements, insert, spelled), *map(context.remove, aliases)],
         of_torch,
+        _is_of_runtime(statements, [*needed, *needs.values()]),
     )
 
 
@@ -145,6 +148,17 @@ def _say_staying(
 
 def _first(names: Iterable[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
+
+
+def _is_of_runtime(statements: Sequence[ImportChange], needed: Iterable[Import]) -> bool:
+    """Whether a file imports the runtime, by statements as they will be and by new ones."""
+    modules = {need.module for need in needed}
+    for statement in statements:
+        modules |= {module for module, _ in statement.move.values()}
+        gone = statement.move.keys() | statement.drop
+        if not {alias.asname or alias.name for alias in statement.node.names} <= gone:
+            modules.add(module_of(statement.node))
+    return any(module.startswith("fsdp_migrate") for module in modules)
 
 
 def _is_of_torch(context: Context, statement: ImportChange) -> bool:

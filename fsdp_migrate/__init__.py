@@ -64,4 +64,10 @@ def check(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> R
     places = [Path(each) for each in ([paths] if isinstance(paths, str | PathLike) else paths)]
     settings = load_settings(places)
     options = Options(only_checks=True, select=settings.select, ignore=settings.ignore)
-    return analyse(discover(places, settings.exclude, settings.root), options)
+    found = discover(places, settings.exclude, settings.root)
+    report = analyse(found, options)
+    if report.programs:
+        from fsdp_migrate.requirements.check import add_requirements
+
+        add_requirements(report, found, options)
+    return report

@@ -61,6 +61,8 @@ class Discovered:
         passed: folders in which there is nothing to read.
         contents: what is in a file, where that is not what the disk has.
         others: looks for the other Python files around, which may work on the models of these.
+        given: the paths.
+        excluded: whether a pattern leaves a file out.
     """
 
     files: list[Path] = field(default_factory=list)
@@ -68,6 +70,8 @@ class Discovered:
     passed: list[Problem] = field(default_factory=list)
     contents: Mapping[Path, bytes] = field(default_factory=dict)
     others: Callable[[], list[Path]] = list
+    given: Sequence[Path] = ()
+    excluded: Callable[[str], bool] = lambda file: False
 
 
 def mentions_fsdp(data: bytes, path: str = "") -> bool:
@@ -99,8 +103,8 @@ def discover(
     paths: Sequence[Path], exclude: Sequence[str] = (), root: Path | None = None
 ) -> Discovered:
     """All files that `paths` mean, but those in folders that a pattern, relative to `root`, excludes."""
-    found = Discovered()
     excluded = _Excluded(exclude, root or Path.cwd())
+    found = Discovered(given=paths, excluded=excluded)
     seen: dict[str, str] = {}
     for path in map(os.fspath, paths):
         if os.path.isdir(path):

@@ -145,6 +145,7 @@ def _analyse(
         else:
             outcomes = [work(each) for each in watch(files)]
         _collect([*outcomes, *configured], options, report)
+        _note_programs([source for _, source in files], outcomes, report)
         if not options.only_checks:
             _vendor([source for _, source in files], outcomes, report)
     report.findings.sort()
@@ -174,6 +175,15 @@ def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> N
         report.passed += outcome.passed
         if outcome.change is not None:
             report.changes.append(outcome.change)
+
+
+def _note_programs(sources: Iterable[Source], outcomes: Iterable[Outcome], report: Report) -> None:
+    """Notes which files use torch's FSDP1, and whether one of them imports the runtime from where it is installed."""
+    for source, outcome in zip(sources, outcomes, strict=True):
+        if outcome.of_torch:
+            report.programs.append(source.path)
+            is_installed = (source.runtime or source.package).folder is None
+            report.imports_runtime |= outcome.imports_runtime and is_installed
 
 
 def _vendor(sources: Iterable[Source], outcomes: Iterable[Outcome], report: Report) -> None:

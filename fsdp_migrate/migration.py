@@ -32,6 +32,7 @@ class Outcome:
         after: the program as it is to be.
         sets_fsdp: whether it is a configuration by which Accelerate shards models, by either version of FSDP.
         passed: why it was passed over, where that is no error.
+        imports_runtime: whether it imports the runtime, once it is migrated.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -41,6 +42,7 @@ class Outcome:
     of_torch: bool | None = None
     after: str = ""
     sets_fsdp: bool = False
+    imports_runtime: bool = False
 
 
 def migrate(file: File, source: Source, program: Program, options: Options) -> Outcome:
@@ -63,7 +65,9 @@ def migrate(file: File, source: Source, program: Program, options: Options) -> O
             ask=find,
         )
         try:
-            found, after, outcome.of_torch = _File(context, options).run()
+            work = _File(context, options)
+            found, after, outcome.of_torch = work.run()
+            outcome.imports_runtime = work.imports_runtime
             break
         except Exception as error:
             refusals.append(error)
@@ -90,6 +94,7 @@ class _File:
     def __init__(self, context: Context, options: Options) -> None:
         self.context = context
         self.options = options
+        self.imports_runtime = False
 
     def run(self) -> tuple[list[Found], str, bool | None]:
         """What is found, the new text, and whether the file uses torch's FSDP1."""
@@ -120,6 +125,7 @@ class _File:
         needed = [need for each in applied for need in each.imports]
         found += list(still_used(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on)
+        self.imports_runtime = imports.of_runtime
         is_set = any(each.rule.code.startswith(_OF_LIBRARIES) for each in found)
         is_set |= any(each.rule.code == "FSDP010" and each.edits is not None for each in found)
         of_torch = imports.of_torch or is_set or (False if self.context.references else None)

@@ -33,6 +33,8 @@ class Report:
         vendored: the folders with a copy of the runtime that the files import.
         wrote: whether the changes are in the files.
         known: how many findings the baseline left out.
+        programs: the files that use torch's FSDP1.
+        imports_runtime: whether one of them imports the runtime, from the package that is installed, when it is migrated.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -45,6 +47,8 @@ class Report:
     vendored: list[Path] = field(default_factory=list)
     wrote: bool = False
     known: int = 0
+    programs: list[Path] = field(default_factory=list)
+    imports_runtime: bool = False
     seconds: float = 0.0
 
     @property

@@ -108,6 +108,10 @@ def _analyse(request: Request, settings: Settings) -> Report:
         name = Path(request.stdin_filename)
         found = discover_one(name, request.stdin, exclude, settings.root)
     report = analyse(found, request, with_progress)
+    if report.programs and request.stdin is None:
+        from fsdp_migrate.requirements.check import add_requirements
+
+        add_requirements(report, found, request)
     if request.baseline and not request.write_baseline:
         from fsdp_migrate.baseline import pass_known
 

@@ -1,0 +1,88 @@
+"""What is done with a requirement of torch that allows a release too old for the migrated code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fsdp_migrate.requirements import releases
+from fsdp_migrate.requirements.declared import Declared, Read
+
+_BY_HAND = {
+    "image": (
+        "is an image with an older torch than {torch}, which the migrated code needs. "
+        "Take one with torch {torch} or newer"
+    ),
+    "lock": (
+        "is older than {torch}, which the migrated code needs. Raise torch in the file that this one is locked from, "
+        "and lock it again"
+    ),
+}
+_CONDA = (
+    "allows no torch {torch}, which the migrated code needs. Ask conda-forge or pip for it: "
+    "PyTorch's own channel ends with torch 2.5"
+)
+_COMPILED = (
+    "is older than torch {torch}, which the migrated code needs. Raise torch in the files that this one is compiled from, "
+    "and compile it again"
+)
+_PINNED = "allows no torch {torch}, which the migrated code needs. Ask for torch>={torch}"
+_OLDER = "allows a torch older than {torch}, which the migrated code needs. Ask for torch>={torch}"
+_BUILT = "belongs to an older torch than {torch}, which the migrated code needs. Ask for the release that belongs to it"
+
+
+class Decision(NamedTuple):
+    """What the finding says, and what is written in place of the requirement: nothing if it is by hand."""
+
+    message: str
+    raised: str = ""
+
+
+def decide(
+    asked: Declared, said: Read, target: Sequence[int], *, may_write: bool
+) -> Decision | None:
+    """The decision about a requirement of torch; None where nothing has to be done.
+
+    A lowest release is raised where nothing else in the file holds torch at an older one. An exact release is a choice of the
+    project's, with what is built for it and tested with it: a person raises it.
+
+    Args:
+        said: all that the file says.
+        may_write: whether the file may be changed.
+    """
+    torch = releases.written(target)
+    if not releases.allows_older(asked.versions, target):
+        return None
+    allows = releases.allows(asked.versions, target)
+    if allows and not releases.is_bounded(asked.versions):
+        return None
+    if asked.writer in _BY_HAND:
+        return Decision(_BY_HAND[asked.writer].format(torch=torch))
+    if said.compiled:
+        return Decision(_COMPILED.format(torch=torch))
+    if asked.writer == "conda":
+        message = _OLDER if allows else _CONDA
+        return Decision(message.format(torch=torch))
+    hindrance = _hindrance(said, target)
+    raised = releases.raised(asked.text, target)
+    if allows and may_write and asked.is_literal and not hindrance and raised != asked.text:
+        return Decision(f"becomes {raised}: the migrated code needs torch {torch}", raised)
+    message = _OLDER if allows else _PINNED
+    return Decision(f"{message.format(torch=torch)}{hindrance}")
+
+
+def built_for_another(said: Read, target: Sequence[int]) -> list[tuple[Declared, Decision]]:
+    """The packages of a file without torch that bring an older one."""
+    decision = Decision(_BUILT.format(torch=releases.written(target)))
+    return [(each, decision) for each in releases.bound_to_another(said.declared, target)]
+
+
+def _hindrance(said: Read, target: Sequence[int]) -> str:
+    """What else in a file has to follow torch."""
+    bound = releases.bound_to_another(said.declared, target)
+    if bound:
+        names = ", ".join(dict.fromkeys(each.shown for each in bound))
+        return f", and for the releases of {names} that belong to it"
+    if said.index:
+        return f", from an index that has it: {said.index} is for one release of CUDA"
+    return ""
