@@ -12,6 +12,7 @@ from fsdp_migrate.verify import files
 
 torch = pytest.importorskip("torch")
 dist = torch.distributed
+dcp = pytest.importorskip("torch.distributed.checkpoint")
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +90,41 @@ def test_a_dtensor_is_no_plain_tensor(shape: str, tmp_path: Path, sharded: Any) 
     assert both.differences == []
 
 
-def test_files_of_one_name_in_other_folders_are_told_apart(tmp_path: Path) -> None:
-    one = {"a/m.pt": {"w": torch.ones(2)}, "b/m.pt": {"w": torch.ones(2)}}
-    other = one | {"b/m.pt": {"w": torch.zeros(2)}}
-    found = compared(tmp_path, one, other)
-    assert [difference.what for difference in found.differences] == ["checkpoint b/m.pt"]
-    assert [text.split()[0] for text in found.files] == ["a/m.pt", "b/m.pt"]
+def test_dcp_reads_plain_tensors_and_dtensors_alike(tmp_path: Path, sharded: Any) -> None:
+    def compare(name: str, *values: Any) -> files.Compared:
+        folders = [tmp_path / f"{name} {number}" for number in range(len(values))]
+        for folder, value in zip(folders, values, strict=True):
+            dcp.save({"w": value}, checkpoint_id=folder)
+        one, other = ({"m": folder} for folder in folders)
+        return files.compare(one, other, 2, 1e-6, 0.0)
+
+    value = torch.ones(4, 2)
+    assert compare("same", value, sharded(value)).differences == []
+    (difference,) = compare("other", value, sharded(value + 0.5)).differences
+    assert difference.text == "w by up to 0.5"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "changed"),
+    [
+        ("a/m.pt", "b/m.pt", {"w": torch.zeros(2)}),
+        ("run/0/deep/m.pt", "run/1/deep/m.pt", {"w": torch.zeros(2)}),
+        ("m.pt", "last/m.pt", {"w": torch.zeros(3)}),
+        ("log.txt", "eval/log.txt", "loss 2"),
+        ("0/w.npy", "1/w.npy", b"\0\2"),
+    ],
+)
+def test_files_of_one_name_in_other_folders_are_told_apart(
+    a: str, b: str, changed: Any, tmp_path: Path
+) -> None:
+    content = {dict: {"w": torch.ones(2)}, str: "loss 1", bytes: b"\0\1"}[type(changed)]
+    one = {a: content, b: content}
+    found = compared(tmp_path, one, one | {b: changed})
+    told = [difference.what.removeprefix("checkpoint ") for difference in found.differences]
+    told += [line.place for line in found.printed]
+    told += [text.partition(":")[0] for text in found.unread]
+    assert told == [b]
+    assert a in [text.split()[0] for text in found.files]
 
 
 def test_a_checkpoint_that_only_one_program_wrote_is_a_difference(tmp_path: Path) -> None:
