@@ -144,7 +144,13 @@ def _shared(command: F) -> F:
         click.option(
             "--report",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="Also write the report to this file: .html, .md, .sarif, or JSON.",
+            help="Also write the report to this file: .html, .md for a pull request, .sarif, or JSON.",
+        ),
+        click.option(
+            "--verified",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="A result of `verify --json`, which the report in Markdown shows.",
         ),
         click.option(
             "--jobs",

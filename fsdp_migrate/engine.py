@@ -119,6 +119,7 @@ def _analyse(
     read: Callable[[Path], File | None] | None = None,
 ) -> None:
     report.candidates = len(sources)
+    report.form = options.form
     if sources:
         # Nothing below is imported for a project without FSDP.
         from fsdp_migrate.facts.program import Program

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.settings import DEFAULT_FORM
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Report:
         vendored: the folders with a copy of the runtime that the files import.
         wrote: whether the changes are in the files.
         known: how many findings the baseline left out.
+        form: what the programs become, as `--form` says.
         programs: the files that use torch's FSDP1.
         imports_runtime: whether one of them imports the runtime, from the package that is installed, when it is migrated.
     """
@@ -47,6 +49,7 @@ class Report:
     vendored: list[Path] = field(default_factory=list)
     wrote: bool = False
     known: int = 0
+    form: str = DEFAULT_FORM
     programs: list[Path] = field(default_factory=list)
     imports_runtime: bool = False
     seconds: float = 0.0

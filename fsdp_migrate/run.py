@@ -1,5 +1,6 @@
 """One run of `migrate` or `check`: from a request to a report, then to views and files."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ class Request(Options):
     exclude: tuple[str, ...] = ()
     output: str = "text"
     report: Path | None = None
+    verified: Path | None = None
     diff: bool = False
     check: bool = False
     baseline: Path | None = None
@@ -183,10 +185,23 @@ def _begin(baseline: Path, report: Report) -> int:
     return USAGE if report.errors else DONE
 
 
+def _result(file: Path) -> dict[str, object]:
+    """A result that `verify --json` has written."""
+    try:
+        result = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{file}: cannot be read: {error}") from None
+    if not isinstance(result, dict) or not {"equal", "line"} <= result.keys():
+        raise click.ClickException(f"{file}: is no result of `fsdp-migrate verify --json`")
+    return result
+
+
 def _save(request: Request, file: Path, report: Report) -> None:
     kinds = {".html": "html", ".md": "markdown", ".sarif": "sarif"}
     kind = kinds.get(file.suffix.lower(), "json")
-    content = rendered(report, kind, text.next_steps(report, request.paths, request.form))
+    steps = text.next_steps(report, request.paths, request.form)
+    verified = _result(request.verified) if request.verified else None
+    content = rendered(report, kind, steps, verified)
     try:
         file.write_text(content + "\n", encoding="utf-8", errors="backslashreplace")
     except OSError as error:

@@ -245,6 +245,7 @@ class Verdict(Comparison):
             "printed": [asdict(line) for line in self.printed],
             "compared": [*self.compared],
             "where": [line.to_json() for line in self.where],
+            "line": self.line(),
         }
 
 

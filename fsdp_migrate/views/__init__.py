@@ -1,20 +1,30 @@
 """Views of one report: they print it and change nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fsdp_migrate.report import Report
 
 
-def rendered(report: Report, kind: str, steps: Sequence[tuple[str, str]] = ()) -> str:
-    """The report in a format; `steps` are what to do next, for those that people read."""
+def rendered(
+    report: Report,
+    kind: str,
+    steps: Sequence[tuple[str, str]] = (),
+    verified: Mapping[str, object] | None = None,
+) -> str:
+    """The report in a format.
+
+    Args:
+        steps: what to do next, for the page that whoever runs the tool reads.
+        verified: a result of `verify --json`, for those who review the change.
+    """
     if kind == "json":
         from fsdp_migrate.views.json import render_json
 
         return render_json(report)
     if kind == "markdown":
-        from fsdp_migrate.views.markdown import render_markdown
+        from fsdp_migrate.views.review import render_review
 
-        return render_markdown(report, steps)
+        return render_review(report, verified)
     if kind == "html":
         from fsdp_migrate.views.page import render_html
 

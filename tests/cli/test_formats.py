@@ -109,9 +109,64 @@ def test_a_page_escapes_what_it_shows(report: Report, folder: Path) -> None:
 def test_markdown_has_a_row_a_file_and_a_list_by_hand(report: Report) -> None:
     text = rendered(report, "markdown", [("write it", "fsdp-migrate .")])
     assert "| `a b/x.py` | 2 |  | 1 | as it was |" in text
+    assert "| 2 | FSDP002 | `FSDP(m)`: 100% done" in text
     assert "<details open><summary>By hand: 1</summary>" in text
     assert EVIL not in text
-    assert text.endswith("- write it: `fsdp-migrate .`")
+    assert "write it" not in text, "what to do next is not for those who review the change"
+
+
+def section(text: str, title: str) -> str:
+    """A part of the text of a pull request, below its heading."""
+    return text.partition(f"### {title}\n")[2].partition("\n### ")[0]
+
+
+def test_a_pull_request_says_what_a_reviewer_asks(folder: Path) -> None:
+    assumed = finding(3, "FSDP003")._replace(message="changes in silence unless it is so")
+    clipped = [finding(line, "FSDP302", Action.MANUAL) for line in range(10, 17)]
+    files = finding(20, "FSDP336", Action.MANUAL)._replace(message="saves shards")
+    option = finding(30, "FSDP017", Action.RUNTIME)
+    found = [assumed, assumed._replace(line=5), *clipped, files, option, finding(2)]
+    text = rendered(Report(found, form="torch"), "markdown")
+    assert "torch alone" in text
+    assert "FSDP003" not in section(text, "What is replaced")
+    changes = section(text, "What changes on purpose")
+    assert changes.count("- Gradients are clipped by the norm over all ranks.") == 1
+    assert changes.rstrip().endswith("`a b/x.py:14` and 2 more")
+    assert section(text, "What is assumed").strip().splitlines()[2:] == [
+        "- changes in silence unless it is so (2 places: `a b/x.py:3`, `a b/x.py:5`)"
+    ]
+    assert "- Not so: saves shards (`a b/x.py:20`)" in section(text, "What stays compatible")
+    assert "verify SCRIPT --form torch -- " in section(text, "What `fsdp-migrate verify` showed")
+    assert "`a b/x.py:30`" in section(text, "What a follow-up removes")
+    auto = rendered(Report([option], form="auto"), "markdown")
+    assert "| 1 | FSDP017 |" in section(auto, "What `fsdp_migrate.runtime` serves")
+    assert "- the lines with `like_fsdp1`" in section(auto, "What a follow-up removes")
+    assert "What is assumed" not in auto
+
+
+def test_a_pull_request_shows_what_verify_showed(real_cli: Cli, folder: Path) -> None:
+    (folder / "x.py").write_text("from torch.distributed.fsdp import FullyShardedDataParallel\n")
+    result = {"equal": True, "line": "same: 4 losses", "environment": {"command": "torchrun x"}}
+    (folder / "v.json").write_text(json.dumps(result))
+    real_cli("check", "x.py", "--report", "r.md", "--verified", "v.json")
+    shown = section((folder / "r.md").read_text(), "What `fsdp-migrate verify` showed")
+    assert shown.split() == ["✅", "same:", "4", "losses", "By", "`torchrun", "x`"]
+    for text in ("{", "[]", '{"equal": true}'):
+        (folder / "v.json").write_text(text)
+        refused = real_cli("check", "x.py", "--report", "r.md", "--verified", "v.json")
+        assert refused.code == 2
+        assert refused.err.startswith("Error: v.json: ")
+
+
+def test_paths_of_a_pull_request_are_those_of_the_repository(
+    real_cli: Cli, repository: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = repository.root / "sub"
+    inner.mkdir()
+    (inner / "x.py").write_text("from torch.distributed.fsdp import FullyShardedDataParallel\n")
+    monkeypatch.chdir(inner)
+    assert real_cli("x.py", "--allow-dirty", "--report", "r.md").code == 0
+    assert "| `sub/x.py` |  | 1 |  | rewritten |" in (inner / "r.md").read_text()
 
 
 def test_a_report_has_the_format_of_its_name(real_cli: Cli, folder: Path) -> None:
