@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import OF_VERL, launches
+from fsdp_migrate.configuration.project import Project
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
 from fsdp_migrate.configuration.sections import flat_section, sections, sets_fsdp
 from fsdp_migrate.configuration.table import KEPT, OPTIONS, REMOVED, STRATEGY_OF_LIGHTNING
@@ -20,6 +21,7 @@ from fsdp_migrate.configuration.tree import Change, Mapping, Value, mappings, pl
 from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.migration import Outcome
+from fsdp_migrate.pins import Pins
 from fsdp_migrate.report import Change as FileChange
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
@@ -45,9 +47,9 @@ def without_comments(text: str) -> str:
     return re.sub(r'("(?:\\.|[^"\\\n])*")|,(?=\s*[}\]])', blank, plain)
 
 
-def migrate_file(source: Source, options: Options) -> Outcome:
-    """Decides one YAML, JSON or shell file."""
-    file = _File(source, options)
+def migrate_file(source: Source, options: Options, pins: Pins | None = None) -> Outcome:
+    """Decides one YAML, JSON or shell file, by the releases that the project takes."""
+    file = _File(source, options, Project(source.path, pins))
     try:
         file.run()
     except Unreadable as error:
@@ -69,8 +71,8 @@ def migrate_file(source: Source, options: Options) -> Outcome:
 
 
 class _File:
-    def __init__(self, source: Source, options: Options) -> None:
-        self.source, self.options = source, options
+    def __init__(self, source: Source, options: Options, project: Project) -> None:
+        self.source, self.options, self.project = source, options, project
         self.text = source.decoded
         self.is_json = source.ending == ".json"
         self.silenced = Silenced("" if self.is_json else self.text)
@@ -124,7 +126,7 @@ class _File:
         if not found and self.is_json and isinstance(roots[0], Mapping):
             found = [section for section in [flat_section(roots[0])] if section]
         for section in found:
-            yield section.rule, translate(section)
+            yield section.rule, translate(section, self.project)
         yield from self.by_path(roots)
         for entry in (e for root in roots for m in mappings(root) for e in m.entries):
             wanted = entry.key.lower().endswith(("strategy", "class_path", "_target_"))

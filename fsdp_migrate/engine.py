@@ -158,8 +158,10 @@ def _configurations(sources: Sequence[Source], options: Options) -> list[Outcome
     if not sources:
         return []
     from fsdp_migrate.configuration_file import migrate_file
+    from fsdp_migrate.pins import Pins
 
-    return [migrate_file(source, options) for source in sources]
+    pins = Pins()
+    return [migrate_file(source, options, pins) for source in sources]
 
 
 def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> None:

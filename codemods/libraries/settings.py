@@ -12,11 +12,14 @@ from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.configuration import table, tree
 from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import LEFT_OUT, OF_VERL, UNSURE, said_of
+from fsdp_migrate.configuration.project import Project
 from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
 from fsdp_migrate.configuration.translate import translate
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
+from fsdp_migrate.pins import Pins
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
 
@@ -130,12 +133,17 @@ def _is_conditional(value: ast.expr) -> bool:
     return any(isinstance(each, ast.Constant) and table.options_of(each.value) for each in branches)
 
 
+def _pins(_program: Program) -> Pins:
+    return Pins()
+
+
 class _Reader:
     """The settings in one file."""
 
     def __init__(self, context: Context) -> None:
         self.context, self.file = context, context.file
         self._seen: set[tree.Span] = set()
+        self.project = Project(context.file.path, context.program.once(_pins))
 
     def call(self, call: ast.Call) -> Iterator[Found]:
         """Findings about the arguments of a call."""
@@ -178,7 +186,7 @@ class _Reader:
             yield from self.found(section, {})
 
     def found(self, section: Section, nodes: dict[tree.Span, ast.keyword]) -> Iterator[Found]:
-        said = translate(section)
+        said = translate(section, self.project)
         changes = [each.change for each in said if each.change]
         gone = [each for each in said if isinstance(each.change, tree.Remove | tree.Replace)]
         removed = tuple(nodes[each.place.span] for each in gone if each.place.span in nodes)

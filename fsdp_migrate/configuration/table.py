@@ -47,7 +47,16 @@ LOCAL = (
 )
 STRATEGY = "write reshard_after_forward true for FULL_SHARD, false for SHARD_GRAD_OP, and version 2"
 # An older Accelerate passes over the one in silence, and refuses a file with the other.
-SINCE = "Accelerate knows it since 1.6, and parallelism_config since 1.10"
+_SINCE = "Accelerate knows it since 1.6, and parallelism_config since 1.10"
+SINCE = {
+    rules.ACCELERATE: _SINCE,
+    rules.PLUGIN: _SINCE,
+    rules.TRANSFORMERS: "transformers 4 stays FSDP1 unless it is launched with FSDP_VERSION=2",
+    rules.AXOLOTL: "axolotl reads it there since 0.12",
+}
+SAVES = (
+    "transformers before 5.10 saves sharded states unless FSDP_STATE_DICT_TYPE is FULL_STATE_DICT"
+)
 SIZES = "dp_replicate_size is the number of nodes, dp_shard_size that of devices in a node"
 MESHES = {
     rules.ACCELERATE: f"needs num_machines and num_processes, or version 2 and a parallelism_config: {SIZES}",

@@ -5,6 +5,7 @@ from typing import Any
 
 from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.configuration import table, tree
+from fsdp_migrate.configuration.project import TRANSFORMERS_VERSION, Project
 from fsdp_migrate.configuration.sections import Section
 
 _MOVED = tuple(f"fsdp_{name}" for name in table.MOVED)
@@ -27,10 +28,10 @@ class Stays(Exception):
         self.place = place
 
 
-def translate(section: Section) -> list[Said]:
-    """Translates a section."""
+def translate(section: Section, project: Project) -> list[Said]:
+    """Translates a section, for the releases of its library that the project takes."""
     try:
-        return _Translation(section).run()
+        return _Translation(section, project).run()
     except Stays as stays:
         why = Said(stays.place or section.place, str(stays))
         whole = Said(section.place, "stays on FSDP1 as a whole because of one setting")
@@ -38,14 +39,18 @@ def translate(section: Section) -> list[Said]:
 
 
 class _Translation:
-    def __init__(self, section: Section) -> None:
+    def __init__(self, section: Section, project: Project) -> None:
         self.section, self.rule, self.home = section, section.rule, section.home
+        self.project = project
+        self.has_list = self.rule == rules.AXOLOTL and project.has_list
+        self.has_words = self.has_list or (self.rule == rules.TRANSFORMERS and not project.has_flag)
         self.settings = section.settings or tree.Mapping("flow", (0, 0))
         self.words = table.options_of(self.home.data("fsdp"))
         self.said: list[Said] = []
         self.added: dict[str, tree.Data] = {}
         keys = [entry.key for entry in self.settings.all() if entry.name != "version"]
         prefixed = any(key.startswith("fsdp_") for key in keys) or not (keys or self.words)
+        prefixed |= self.has_list  # those releases read no other spelling
         self.prefix = "fsdp_" if prefixed and self.rule != rules.PLUGIN else ""
 
     def run(self) -> list[Said]:
@@ -55,6 +60,7 @@ class _Translation:
         if strategy == "NO_SHARD":
             self.unsharded()
             return self.said
+        self.release(strategy)
         self.version()
         if strategy and strategy.startswith("HYBRID"):
             self.mesh()
@@ -96,15 +102,27 @@ class _Translation:
             raise Stays(entry, f"fsdp and the strategy contradict each other: {table.STRATEGY}")
         return next(iter(found), None)
 
+    def release(self, strategy: str | None) -> None:
+        """That a release which the project takes reads a version at all."""
+        old = self.project.too_old(self.rule)
+        if old and self.rule == rules.TRANSFORMERS and self.project.has_environment:
+            freed = _shown(table.reshards(strategy or "FULL_SHARD"))
+            old += (
+                f", or launch it with FSDP_VERSION=2, FSDP_RESHARD_AFTER_FORWARD={freed}"
+                " and FSDP_STATE_DICT_TYPE=FULL_STATE_DICT"
+            )
+        if old:
+            raise Stays(None, old)
+
     def version(self) -> None:
         entry = self.settings.get("version") or self.home.key("fsdp_version")
-        if entry is not None:
+        if entry is not None and not (self.has_list and entry.owner is self.home):
             self.say(tree.Replace(entry, entry.key, 2), "becomes version 2")
-        elif self.rule == rules.AXOLOTL:
+        elif self.rule == rules.AXOLOTL and not self.has_list:
             before = self.section.entry or self.home.get("fsdp")
             self.say(
                 tree.Add(self.home, {"fsdp_version": 2}, before),
-                f"gets fsdp_version 2 beside it, {table.SINCE}",
+                f"gets fsdp_version 2 beside it, {table.SINCE[self.rule]}",
             )
         else:
             self.added["fsdp_version" if self.rule == rules.PLUGIN else f"{self.prefix}version"] = 2
@@ -113,6 +131,8 @@ class _Translation:
         """HYBRID_SHARD: a mesh of nodes and the devices of a node; one node has no other to replicate on."""
         machines: Any = self.home.data("num_machines")
         processes: Any = self.home.data("num_processes")
+        if old := self.project.no_mesh():
+            raise Stays(self.strategy_entry or self.home.get("fsdp"), old)
         is_free = self.rule == rules.ACCELERATE and not self.home.get("parallelism_config")
         known = isinstance(machines, int) and isinstance(processes, int)
         if not is_free or not known or machines < 1 or processes % machines:
@@ -169,21 +189,37 @@ class _Translation:
         """transformers' `fsdp` says whether FSDP is used at all; all else is in `fsdp_config`."""
         entry, path = self.home.get("fsdp"), self.home.data("fsdp_config")
         is_path = isinstance(path, str) and bool(path)
-        if is_path and {"offload", "shard_grad_op"} & {*self.words}:
-            message = (
-                f"write fsdp True, and into the file of fsdp_config: {table.STRATEGY}, cpu_offload"
-            )
-            raise Stays(entry, message)
+        if self.rule == rules.TRANSFORMERS:
+            self.moved(is_path)
         if is_path:
-            self.added.clear()
+            self.path(entry, str(path))
+        if entry is None or not self.words:
+            return
+        if self.has_words:
+            self.units()
+            return
         if "offload" in self.words and not self.settings.get("cpu_offload", "offload_params"):
             name = "offload_params" if self.rule == rules.AXOLOTL else "cpu_offload"
             self.added[f"{self.prefix}{name}"] = True
-        if entry is not None and self.words and self.rule == rules.AXOLOTL:
+        if self.rule == rules.AXOLOTL:
+            self.units()
             self.say(tree.Remove(entry), "is removed: axolotl takes all of it from fsdp_config")
-        elif entry is not None and self.words:
+        else:
             self.say(tree.Replace(entry, "fsdp", True), "only turns FSDP on; fsdp_config says how")
-        for name in _MOVED if self.rule == rules.TRANSFORMERS else ():
+
+    def path(self, entry: tree.Entry | None, path: str) -> None:
+        """`fsdp_config` is the path of a file, which has the version."""
+        self.added.clear()
+        into = f"write into {path}: version 2"
+        if self.has_words and not self.project.is_second(path):
+            freed = _shown(table.reshards(self.strategy() or "FULL_SHARD"))
+            raise Stays(entry, f"{into}, and reshard_after_forward {freed}")
+        if not self.has_words and {"offload", "shard_grad_op"} & {*self.words}:
+            raise Stays(entry, f"{into}, {table.STRATEGY}, cpu_offload. Here write fsdp True")
+
+    def moved(self, is_path: bool) -> None:
+        """Arguments of `TrainingArguments` that moved into `fsdp_config`."""
+        for name in _MOVED:
             moved = self.home.key(name)
             if moved is not None:
                 if moved.data is tree.UNKNOWN or is_path:
@@ -191,6 +227,27 @@ class _Translation:
                 self.say(tree.Remove(moved), f"is moved into fsdp_config as {moved.name}")
                 if moved.data and not self.settings.get(moved.name):
                     self.added[f"{self.prefix}{moved.name}"] = moved.data
+
+    def units(self) -> None:
+        """What `auto_wrap` says: units by size where a size is set, else by the layers of a transformer."""
+        if "auto_wrap" not in self.words or self.settings.get("auto_wrap_policy"):
+            return
+        key = f"{self.prefix}min_num_params"
+        size: Any = self.added.get(key, self.settings.data("min_num_params"))
+        if isinstance(size, int) and size > 0:
+            self.added[f"{self.prefix}auto_wrap_policy"] = "SIZE_BASED_WRAP"
+        elif self.rule == rules.AXOLOTL and not self.has_list:
+            self.added[f"{self.prefix}auto_wrap_policy"] = "TRANSFORMER_BASED_WRAP"
+
+    def since(self) -> str:
+        """What a version needs, where a release that the project takes may not have it."""
+        if self.rule != rules.TRANSFORMERS:
+            return f"; {table.SINCE[self.rule]}"
+        if not self.has_words:
+            return ""
+        is_fifth = self.project.takes("transformers").all_since(TRANSFORMERS_VERSION)
+        said = "" if is_fifth else f"; {table.SINCE[self.rule]}"
+        return f"{said}; {table.SAVES}"
 
     def unsharded(self) -> None:
         """NO_SHARD: DistributedDataParallel, which Accelerate and transformers use where FSDP is off."""
@@ -222,7 +279,7 @@ class _Translation:
             return
         message = "gets " + ", ".join(f"{key} {_shown(value)}" for key, value in self.added.items())
         if any(key.endswith("version") for key in self.added):
-            message += f"; {table.SINCE}"
+            message += self.since()
         change: tree.Change = tree.Add(self.settings, self.added)
         if not self.settings.entries and self.section.entry is not None:
             change = tree.Replace(self.section.entry, "fsdp_config", self.added)

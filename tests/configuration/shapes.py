@@ -47,11 +47,10 @@ output_dir: out
 """,
         """\
 learning_rate: 1.0e-4
-fsdp: true  # ZeRO-3
+fsdp: "full_shard auto_wrap offload"  # ZeRO-3
 fsdp_config:
   version: 2
   reshard_after_forward: true
-  cpu_offload: true
 output_dir: out
 """,
     ),
@@ -68,7 +67,7 @@ output_dir: out
     Shape(
         "a path in fsdp_config",
         "learning_rate: 1.0\nfsdp: full_shard\nfsdp_config: fsdp.json\n",
-        "learning_rate: 1.0\nfsdp: true\nfsdp_config: fsdp.json\n",
+        says="write into fsdp.json: version 2, and reshard_after_forward true",
     ),
     Shape(
         "a path in fsdp_config, and settings beside it",
@@ -114,7 +113,7 @@ runs:
 - fsdp_config:
     version: 2
     reshard_after_forward: true
-  fsdp: true
+  fsdp: full_shard auto_wrap
   learning_rate: 1.0
 """,
     ),
@@ -174,7 +173,7 @@ from transformers import TrainingArguments
 config = {"version": 2, "reshard_after_forward": False, "transformer_layer_cls_to_wrap": "GPT2Block", "xla": False}
 arguments = TrainingArguments(
     use_cpu=True,
-    fsdp=True,
+    fsdp=["shard_grad_op", "auto_wrap"],
     # a unit a layer
     fsdp_config=config,
 )
