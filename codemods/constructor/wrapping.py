@@ -200,8 +200,19 @@ def _lambda(construction: Construction, function: ast.expr, code: Code) -> Units
 
 
 def _is_sequence(context: Context, among: ast.expr) -> bool:
-    """Whether modules may be taken one after the other in any order: of a list, not a set of parents and parts."""
-    return isinstance(among, ast.Attribute | ast.Name | ast.Call)
+    """Whether modules may be taken one after the other in any order: a container of the model, not a list of parents and parts."""
+    if isinstance(among, ast.Name):
+        made = context.value(among)
+        if made is not None:
+            among = made.node
+    match among:
+        case ast.Call(func=ast.Name(id="list" | "set" | "tuple" | "filter")):
+            return False
+        case ast.Call(func=ast.Attribute(attr="modules")):
+            return False
+        case ast.Attribute() | ast.Name() | ast.Call():
+            return True
+    return False
 
 
 def _without(function: ast.Lambda) -> ast.expr:
