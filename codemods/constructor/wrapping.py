@@ -200,7 +200,7 @@ def _lambda(construction: Construction, function: ast.expr, code: Code) -> Units
 
 
 def _is_sequence(context: Context, among: ast.expr) -> bool:
-    """Whether modules may be taken one after the other in any order: a container of the model, not a list of parents and parts."""
+    """Whether modules may be taken in any order: a container of the model, not a list of parents and their parts."""
     if isinstance(among, ast.Name):
         made = context.value(among)
         if made is not None:
