@@ -10,6 +10,7 @@ import re
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import grouped
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.meta import is_on_meta
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Binding, Imported
 
@@ -28,21 +29,6 @@ _CURRENT = {
 _ON_CPU = re.compile(r"""gloo|is_available\(\) else|else ["']cpu["']|device\(["']cpu["']\)""")
 _SETS_DEVICE = rb"\.set_device\(|set_device_ind"
 _SETTERS = ("set_device", "set_device_index", "set_device_idx")
-# What makes a model there: no key of a dictionary, no part of a path, no test for it.
-_ON_META = re.compile(
-    r"""(?<![=!]= torch\.)device\(\s*["']meta|(?<![=!<>])=\s*["']meta|\bto(?:_empty)?\(\s*["']meta"""
-    r"""|["']meta["']\s+if\b|\b(?:else|return)\s+["']meta"""
-    r"""|(?:init_empty_weights|deferred_init|init_on_device|skip_init)\("""
-)
-
-
-def is_on_meta(construction: Construction) -> bool:
-    """Whether the file of a constructor puts models on the meta device, or one that its model comes from."""
-    module = construction.module
-    files = {construction.context.file}
-    if module is not None:
-        files |= construction.flow(module).files
-    return any(_ON_META.search(file.text) for file in files)
 
 
 def distributed(construction: Construction, code: Code) -> str:

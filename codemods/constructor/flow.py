@@ -27,6 +27,7 @@ class Flow:
         carriers: of these, one for each variable, attribute and function that hands the value on.
         files: those that it was followed through.
         is_kept: whether something holds the values that keeps them as they are.
+        outside: the calls of what no file of the program defines, which make it unknown.
     """
 
     ends: list[Value] = field(default_factory=list)
@@ -35,6 +36,7 @@ class Flow:
     carriers: list[Value] = field(default_factory=list)
     files: set[File] = field(default_factory=set)
     is_kept: bool = False
+    outside: list[Value] = field(default_factory=list)
 
 
 def flow_of(program: Program, file: File, expression: ast.expr) -> Flow:
@@ -217,6 +219,7 @@ class _Search:
         returned = [(d.file, value) for d in functions for value in _returned(d.file, d.node)]
         if not returned:
             self.flow.unknown = True
+            self.flow.outside.append(Value(node, file))
             return
         self.flow.passed.add(node)
         self.flow.carriers.append(Value(node, file))

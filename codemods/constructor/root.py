@@ -8,6 +8,7 @@ all-gather more in each step. Under `like_fsdp1` the runtime does it.
 import ast
 import re
 
+from fsdp_migrate.codemods.constructor import without_gradients
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.rule import Rule
@@ -16,7 +17,6 @@ from fsdp_migrate.facts.file import last_name, values_given
 GATHERED = Rule("FSDP006", "root-stays-gathered")
 RULES = (GATHERED,)
 
-_WITHOUT_GRADIENTS = rb"no_grad\(|inference_mode\("
 _SWAPS = rb"(?i:\bema\b|_ema\b|\bema_|moving_average|\bswap\w*\()|\.lerp_\(|AveragedModel"
 _MAKES = re.compile(r"optim|adam|sgd|lion|adafactor|muon", re.IGNORECASE)
 
@@ -30,13 +30,14 @@ def keep_sharded(construction: Construction, code: Code) -> str:
     if construction.like_fsdp1:
         return ""
     tree, paths = context.program.tree, context.program.reach.of(context.file.path)
-    if tree.having(_WITHOUT_GRADIENTS).isdisjoint(paths):
-        return ""
     if not tree.having(_SWAPS).isdisjoint(paths):
         what = "a moving average may be swapped in and out around it"
     elif _runs_before_optimizer(construction, code.model):
         what = "an optimizer may be made after it"
     else:
+        return ""
+    without = tree.having(without_gradients.WORDS).intersection(paths)
+    if not any(context.program.once(without_gradients.runs_in, path) for path in sorted(without)):
         return ""
     code.root["reshard_after_forward"] = "True"
     code.note = "# Also after a forward without gradients; costs one all-gather more in each step"

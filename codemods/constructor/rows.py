@@ -16,6 +16,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     constructions,
 )
+from fsdp_migrate.codemods.constructor.meta import is_on_meta
 from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.constructor.silent import hits
 from fsdp_migrate.codemods.context import Context
@@ -72,7 +73,7 @@ def in_torchs_words(construction: Construction, model: str) -> Code:
     context = construction.context
     options = context.program.once(rewritten, context.form)
     code = _written(construction, Code(model, options), tuple(ROWS))
-    if devices.is_on_meta(construction) and construction.value("param_init_fn") is None:
+    if is_on_meta(construction) and construction.value("param_init_fn") is None:
         if construction.like_fsdp1:
             raise AtRunTime("the file puts models on the meta device")
         devices.empty(construction, code)

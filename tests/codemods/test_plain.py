@@ -2,6 +2,7 @@
 
 import gc
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -26,18 +27,25 @@ def test_a_model_on_meta_in_a_file_without_fsdp(imported: bool, tmp_path: Path) 
 
 
 META = {
-    "device = 'meta' if rank else 'cuda'": True,
+    "device = 'meta' if rank else 'cuda'\nmodel = Net(device=device)": True,
     "model = Net(device='meta')": True,
-    "model.to('meta')": True,
+    "model = Net()\nmodel.to('meta')": True,
+    "model = Net().to('meta' if rank else 'cuda')": True,
     "with init_empty_weights():\n    model = Net()": True,
-    "info = {'meta': batch['meta'], 'at': join(folder, 'meta')}": False,
+    "lazy = init_empty_weights if rank else nullcontext\nwith lazy(), timer():\n    model = Net()": True,
+    "with torch.device('meta'):\n    other = Part()": False,
+    "other = Part(device='meta')": False,
+    "model = Net(info={'meta': batch['meta']}, meta=batch['meta'] == 'meta')": False,
+    "model = Net.from_pretrained('meta-llama/Llama-2-7b-hf')": False,
     "empty = device == 'meta' or p.device == torch.device('meta') or p.device.type in ('cuda', 'meta')": False,
 }
 
 
 @pytest.mark.parametrize("line", META)
 def test_what_makes_a_model_on_meta(line: str, tmp_path: Path) -> None:
-    files = {"train.py": f"{line}\n{TRAIN}", "model.py": MODEL}
+    made = line if "model = Net" in line else f"{line}\nmodel = Net()"
+    text = TRAIN.replace("    model = Net()\n", indent(made, "    ") + "\n")
+    files = {"train.py": text, "model.py": MODEL}
     assert ("in units(model):" in analysed(tmp_path, files).after["train.py"]) is META[line]
 
 

@@ -1,0 +1,107 @@
+"""Whether the program makes a constructor's model on the meta device. Its value is followed back: no text is searched.
+
+A model there is never sharded by mistake: `fully_shard` raises at the first forward while a parameter has no data.
+"""
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.flow import flow_of
+from fsdp_migrate.facts.file import File, last_name, values_given
+from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.scopes import Assigned
+from fsdp_migrate.facts.values import Value
+
+# What makes models there by its name: of Accelerate, transformers, torchdistX and DeepSpeed.
+_MAKERS = frozenset({"init_empty_weights", "deferred_init", "init_on_device"})
+_MOVES = frozenset({"to", "to_empty"})
+
+
+def is_on_meta(construction: Construction) -> bool:
+    """Whether one of the expressions that can make the model of a call makes it on the meta device."""
+    module, program = construction.module, construction.context.program
+    if module is None:
+        return False
+    flow = construction.flow(module)
+    assigned = (each for carrier in flow.carriers for each in _given_to(carrier))
+    made = (*flow.ends, *flow.outside, *assigned)
+    return any(_is_there(program, each.file, each.node) for each in made)
+
+
+def _given_to(carrier: Value) -> Iterator[Value]:
+    """What is assigned to a name, and the calls that move what it holds."""
+    name, file = carrier.node, carrier.file
+    yield carrier
+    if not isinstance(name, ast.Name):
+        return
+    for binding in file.bindings(name):
+        if isinstance(binding, Assigned):
+            yield Value(binding.value, file)
+    for read in file.reads(name):
+        method = file.parents[read]
+        call = file.parents[method]
+        if isinstance(call, ast.Call) and call.func is method and last_name(method) in _MOVES:
+            yield Value(call, file)
+
+
+def _is_there(program: Program, file: File, made: ast.expr) -> bool:
+    """Whether an expression makes a model on the meta device, by itself or by a `with` around it."""
+    if _names_it(program, file, made):
+        return True
+    for around in file.ancestors(made):
+        if isinstance(around, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        if isinstance(around, ast.With):
+            if any(_names_it(program, file, item.context_expr) for item in around.items):
+                return True
+    return False
+
+
+def _names_it(program: Program, file: File, expression: ast.expr) -> bool:
+    for node in ast.walk(expression):
+        if _is_meta(file, node):
+            return True
+        if isinstance(node, ast.Call):
+            if _is_maker(program, file, node.func):
+                return True
+            if any(_can_be_meta(program, file, each) for each in _devices(node)):
+                return True
+    return False
+
+
+def _is_meta(file: File, node: ast.AST) -> bool:
+    """Whether a node is the device's name: not a key, and not compared with."""
+    if not isinstance(node, ast.Constant) or node.value != "meta":
+        return False
+    for around in file.ancestors(node):
+        if isinstance(around, ast.Compare):
+            return False
+        if isinstance(around, ast.Dict):
+            return node not in around.keys
+        if isinstance(around, ast.Subscript):
+            return node is not around.slice
+        if isinstance(around, ast.stmt):
+            return True
+    return True
+
+
+def _is_maker(program: Program, file: File, function: ast.expr) -> bool:
+    """Whether what is called makes models there; also by another name, such as that of a context chosen above."""
+    if last_name(function) in _MAKERS:
+        return True
+    if not isinstance(function, ast.Name):
+        return False
+    return any(last_name(end.node) in _MAKERS for end in flow_of(program, file, function).ends)
+
+
+def _devices(call: ast.Call) -> Iterator[ast.expr]:
+    """The names among a call's arguments that say on which device something is made."""
+    for value in values_given(call):
+        if isinstance(value, ast.Name | ast.Attribute) and "device" in last_name(value).lower():
+            yield value
+
+
+def _can_be_meta(program: Program, file: File, device: ast.expr) -> bool:
+    ends = flow_of(program, file, device).ends
+    return any(_is_meta(end.file, node) for end in ends for node in ast.walk(end.node))
