@@ -41,6 +41,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.module_names": ("__name__",),
     "left.hooks": ("register_", "_apply_optimizer_in_backward"),
     "left.environment": ("FSDP_USE_",),
+    "left.review": ("fsdp-migrate: review",),
     "left.dtensors": (
         *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),
         *("Adafactor", "LBFGS", "Rprop", "fused", "ShardedTensor"),

@@ -200,6 +200,11 @@ def _shared(command: F) -> F:
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
     help="Copy the runtime into this folder of the programs, and import it from there.",
 )
+@click.option(
+    "--mark",
+    is_flag=True,
+    help="Mark each finding that a later run cannot make again by a comment, which check lists until you remove it.",
+)
 @click.option("--allow-dirty", is_flag=True, help="Also write files that have uncommitted changes.")
 @click.pass_context
 def migrate(ctx: click.Context, /, **arguments: Any) -> None:

@@ -33,6 +33,7 @@ class Report:
         on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
         vendored: the folders with a copy of the runtime that the files import.
         wrote: whether the changes are in the files.
+        marked: how many findings have a comment in the changes, because a later run could not make them again.
         known: how many findings the baseline left out.
         form: what the programs become, as `--form` says.
         programs: the files that use torch's FSDP1.
@@ -48,6 +49,7 @@ class Report:
     on_bridge: bool = False
     vendored: list[Path] = field(default_factory=list)
     wrote: bool = False
+    marked: int = 0
     known: int = 0
     form: str = DEFAULT_FORM
     programs: list[Path] = field(default_factory=list)

@@ -31,6 +31,7 @@ class Request(Options):
     baseline: Path | None = None
     write_baseline: Path | None = None
     allow_dirty: bool = False
+    mark: bool = False
     stdin: bytes | None = None
     stdin_filename: str = STDIN
     statistics: bool = False
@@ -110,6 +111,10 @@ def _analyse(request: Request, settings: Settings) -> Report:
         name = Path(request.stdin_filename)
         found = discover_one(name, request.stdin, exclude, settings.root)
     report = analyse(found, request, with_progress)
+    if request.mark:
+        from fsdp_migrate.marks import mark
+
+        report.marked = mark(report, found, request)
     if report.programs and request.stdin is None:
         from fsdp_migrate.requirements.check import add_requirements
 

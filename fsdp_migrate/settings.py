@@ -12,7 +12,7 @@ from fsdp_migrate.exit_codes import Unusable
 TABLE = "[tool.fsdp-migrate]"
 LISTS = ("exclude", "ignore", "select")
 OPTIONS = (
-    *("allow-dirty", "baseline", "bridge", "form", "format", "jobs", "quiet", "report"),
+    *("allow-dirty", "baseline", "bridge", "form", "format", "jobs", "mark", "quiet", "report"),
     *("statistics", "target-torch", "vendor", "verbose"),
 )
 """The other options of `migrate` and `check` that a project can set; the command line wins."""

@@ -90,6 +90,8 @@ ASSUMPTION = "FSDP003"  # in torch's form, what is taken for granted
 def summary(report: Report) -> str:
     """How many constructs were found and how they are handled, in one sentence."""
     known = f" {counted(report.known, 'finding')} more in the baseline." if report.known else ""
+    if report.marked:
+        known += f" {counted(report.marked, 'finding')} marked by a comment to remove."
     if not report.findings:
         read = "what could be read" if report.errors else counted(report.files, "file")
         return f"No {'new ' if known else ''}FSDP1 of torch in {read}.{known}"
@@ -127,6 +129,9 @@ def next_steps(
     elif len(report.findings) > len(manual):
         steps.append(("try it on a copy", f"verify SCRIPT{chosen}"))
         steps.append(("write it", f"{own}{chosen}"))
+        if manual:
+            comments = "write it, with a comment where a later check could not find a finding again"
+            steps.append((comments, f"{own}{chosen} --mark"))
     return [(what, f"fsdp-migrate {command}") for what, command in steps]
 
 

@@ -39,17 +39,20 @@ def test_a_file_that_could_not_be_read_is_none_without_fsdp1() -> None:
 def test_the_next_steps_are_named() -> None:
     manual, change = [FINDINGS[0]], Change(Path("a.py"), b"1", b"2")
     by_hand = ("what to do about 1 finding by hand", "fsdp-migrate explain FSDP002")
+    mark = "write it, with a comment where a later check could not find a finding again"
     many = [f"{number}.py" for number in range(6)]
-    assert next_steps(Report(FINDINGS), many)[-1][1] == "fsdp-migrate PATH..."
+    assert next_steps(Report(FINDINGS), many)[-2][1] == "fsdp-migrate PATH..."
     assert next_steps(Report(FINDINGS), ["a b", "c"]) == [
         by_hand,
         ("try it on a copy", "fsdp-migrate verify SCRIPT"),
         ("write it", "fsdp-migrate 'a b' c"),
+        (mark, "fsdp-migrate 'a b' c --mark"),
     ]
     assert next_steps(Report(manual), ["."]) == [by_hand]
     assert next_steps(Report(FINDINGS), ["."], "torch")[1:] == [
         ("try it on a copy", "fsdp-migrate verify SCRIPT --form torch"),
         ("write it", "fsdp-migrate . --form torch"),
+        (mark, "fsdp-migrate . --form torch --mark"),
     ]
     assert next_steps(Report(FINDINGS, changes=[change], wrote=True), ["."]) == [
         by_hand,
