@@ -34,8 +34,9 @@ class PartOfShardedTensor(UnsupportedInFSDP2, AttributeError):
 
 # What programs reach for in FSDP1's wrapper.
 PRIVATE_PARTS = {
-    "_all_fsdp_states", "_all_handles", "_comm_hook", "_comm_hook_state", "_exec_order_data",
-    "_flat_param", "_free_event_queue", "_fsdp_extension", "_fully_sharded_module_to_handle",
-    "_handle", "_handles", "_has_params", "_pre_unshard_stream", "_sync_gradients", "_unshard",
+    "_all_fsdp_states", "_all_handles", "_assert_state", "_comm_hook", "_comm_hook_state",
+    "_exec_order_data", "_flat_param", "_free_event_queue", "_fsdp_extension",
+    "_fully_sharded_module_to_handle", "_handle", "_handles", "_has_params", "_lazy_init",
+    "_pre_unshard_stream", "_reset_lazy_init", "_streams", "_sync_gradients", "_unshard",
     "_unshard_event", "_unshard_stream", "_wait_unshard_streams_on_current_stream", "params",
 }  # fmt: skip
