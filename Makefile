@@ -92,12 +92,13 @@ coverage: $(STAMP)
 	$(BIN)/coverage report --format=total --fail-under=$(FLOOR)
 
 # The runtime reaches into torch's private parts, which differ between releases: the oldest one, some in between, and the
-# newest that the registry has. Two side by side: one is installed while the other's tests run.
+# newest that the registry has. Two side by side: one is installed while the other's tests run. pip passes over a wheel whose
+# version is installed, whatever has changed in it.
 torches:
 	$(MAKE) --jobs=2 $(TORCHES:%=torch-%)
 
 torch-%: .venv-torch-%/.installed
-	.venv-torch-$*/bin/pytest -m ranks tests/behaviour
+	.venv-torch-$*/bin/pytest -m ranks tests/behaviour/test_behaviour.py
 
 .venv-torch-newest/.installed: look-again
 .PHONY: look-again
@@ -106,6 +107,7 @@ torch-%: .venv-torch-%/.installed
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --no-compile $(if $(filter newest,$*),--upgrade torch,"torch==$*.*") \
 	    "$$(echo dist/*.whl)[runtime,dev]"
+	$(@D)/bin/python -m pip install --quiet --no-compile --no-deps --force-reinstall dist/*.whl
 	@touch $@
 
 dist/.built: $(SOURCES)

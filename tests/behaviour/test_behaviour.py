@@ -49,6 +49,10 @@ def marks(behaviour: Behaviour, form: str) -> list[pytest.MarkDecorator]:
     return [*MARKS[behaviour.ranks], *[pytest.mark.thorough] * (again and shared)]
 
 
+# Programs that are left to fully_shard alone, by area and form.
+OF_TORCH_ALONE = {("constructors", "bridge"), ("uses", "torch")}
+GLOO_ADDS_UP = (2, 8)
+
 # It compiles seven models.
 LONG = {"compiling_first_or_last_trains_the_same"}
 
@@ -65,6 +69,9 @@ def test_holds(results: Run, behaviour: Behaviour, form: str) -> None:
     """Or cannot, as its decorator says."""
     if behaviour.since and release(version("torch")) < release(behaviour.since):
         pytest.skip(f"FSDP1 does so since {behaviour.since}")
+    area = behaviour.name.partition(".")[0]
+    if (area, form) in OF_TORCH_ALONE and release(version("torch")) == GLOO_ADDS_UP:
+        pytest.skip("gloo adds gradients up, where fully_shard wants their mean (pytorch#162338)")
     found = results(behaviour.ranks).get(behaviour.name, [])
     assert len(found) == behaviour.ranks, "not every rank finished"
     for result in found:

@@ -94,7 +94,7 @@ def test_a_file_is_run_with_each_form(tmp_path: Path) -> None:
         assert again == {"test_private": "passed"}
     assert "| test_made_up.py | 2 | 1 | 1 |" in page
     assert "| private parts of FSDP1 (FSDP366) | 1 | 1 |" in page
-    assert "test that passes with torch's FSDP1 there. 2 do;" in page.replace("\n", " ")
+    assert "a test that passes with torch's FSDP1 there. 2 do;" in page.replace("\n", " ")
 
     # What is known stays, and only what is missing runs again.
     kept = tmp_path / "kept" / "test_made_up.bridge.jsonl"

@@ -105,6 +105,22 @@ class Scaled(nn.Linear):
         return super(self.__class__, self).extra_repr()
 
 
+class ByBases(nn.Linear):
+    """Names its base by its class."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (base,) = self.__class__.__bases__
+        return base.forward(self, x) * 2
+
+
+class ByOrder(nn.Linear):
+    """Looks for its base behind its class."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        order = self.__class__.__mro__
+        return order[order.index(ByOrder) + 1].forward(self, x) * len(order)
+
+
 CLASSES: dict[str, tuple[Any, ...]] = {
     "registered_by_a_keyword": ("A class may ask its subclasses for a keyword.", Mlp),
     "counted_subclasses": ("A class that counts its subclasses has none more.", Last),
@@ -112,6 +128,8 @@ CLASSES: dict[str, tuple[Any, ...]] = {
     "own_parts": ("Layers and parameters may be called `reshard` and `unshard`.", OwnParts),
     "own_attributes": ("Attributes may have such names, and be inherited.", OwnAttributes),
     "base_by_class": ("`super(self.__class__, self)` is the base of the model's class.", Scaled),
+    "base_by_bases": ("`self.__class__.__bases__` has that base alone.", ByBases),
+    "base_by_order": ("`self.__class__.__mro__` has no other classes.", ByOrder),
 }
 
 
@@ -119,7 +137,8 @@ CLASSES: dict[str, tuple[Any, ...]] = {
 def trained_class(api: Any, cls: type[nn.Module]) -> Any:
     """The losses, and what the class knows of itself."""
     torch.manual_seed(1)
-    parts = [cls() if cls is not Scaled else cls(6, 6) for _ in range(2)]
+    sizes = (6, 6) if issubclass(cls, nn.Linear) else ()
+    parts = [cls(*sizes) for _ in range(2)]
     model = nn.Sequential(nn.Linear(4, 6), parts[0], nn.Tanh(), parts[1], nn.Linear(6, 3))
     model = api.FSDP(model, auto_wrap_policy=api.wrap.ModuleWrapPolicy({cls}), use_orig_params=True)
     losses = common.train(model)
