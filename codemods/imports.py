@@ -165,7 +165,7 @@ def removal(context: Context, rule: Rule, statement: ast.stmt, why: str) -> Foun
     """The finding that takes a statement away."""
     made = lambda: [context.remove(statement)], (), (statement,)
     source = shortened(context.source(statement))
-    return Found(rule, statement, Action.REWRITE, f"is removed: {why}", source, *made)
+    return Found(rule, statement, Action.REWRITE, f"Removed: {why}.", source, *made)
 
 
 def spent(

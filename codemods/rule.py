@@ -1,13 +1,12 @@
 """What a rule is, and what it finds."""
 
 import ast
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 # Beside this folder in the repository, and in an installation.
 _PAGES = Path(__file__).parent.parent / "docs" / "rules"
@@ -20,10 +19,12 @@ class Rule:
     Attributes:
         code: as in `FSDP002`; once released it keeps its meaning.
         name: in words with hyphens.
+        severity: of its findings that need the user, unless a finding has its own.
     """
 
     code: str
     name: str
+    severity: Severity = Severity.SILENT
 
     @property
     def page(self) -> str:
@@ -34,12 +35,6 @@ class Rule:
     def summary(self) -> str:
         """The first sentence of its page."""
         return self.page.split("\n")[2]
-
-    @property
-    def table(self) -> dict[str, str]:
-        """The tables of its page: what is said of each name in the first column."""
-        rows = re.findall(r"(?m)^\| (`.*?`) \| (.*) \|$", self.page)
-        return {name.strip("`"): said for names, said in rows for name in names.split(", ")}
 
 
 class Edit(NamedTuple):
@@ -81,6 +76,7 @@ class Found(NamedTuple):
         imports: names that the edits use.
         removed: code that the edits take away, so that nothing in it counts as a use any more.
         refused: what it is if the edits cannot be made.
+        severity: what happens where nobody acts on it, if it needs the user; None for the rule's.
     """
 
     rule: Rule
@@ -92,3 +88,4 @@ class Found(NamedTuple):
     imports: tuple[Import, ...] = ()
     removed: tuple[ast.AST, ...] = ()
     refused: Action = Action.RUNTIME
+    severity: Severity | None = None

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Silenced
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-RULE = Rule("FSDP099", "unused-ignore")
+RULE = Rule("FSDP099", "unused-ignore", Severity.PRINTS)
 RULES = (RULE,)
 
-_MESSAGE = "silences nothing: move it to the line where a construct begins, or remove it"
+_MESSAGE = (
+    "Silences no finding. Move this comment to the line where the construct begins, or remove it."
+)
 
 
 def unused(silenced: Silenced) -> Iterator[Found]:

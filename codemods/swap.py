@@ -28,18 +28,21 @@ from fsdp_migrate.facts.names import (
 )
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.facts.staying import OF_OTHERS, staying
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-RULE = Rule("FSDP001", "fsdp1-import")
-_WRAPS = "what is called by another name stays on the bridge, call FSDP itself or a function with fully_shard in it"
-OPTION = Rule("FSDP017", "fsdp1-option")
-CLASS_USE = Rule("FSDP018", "class-as-value")
+RULE = Rule("FSDP001", "fsdp1-import", Severity.RAISES)
+_WRAPS = (
+    "Constructor calls through this name are not sharded in place: "
+    "call `FSDP` itself, or a function that calls `fully_shard`."
+)
+OPTION = Rule("FSDP017", "fsdp1-option", Severity.RAISES)
+CLASS_USE = Rule("FSDP018", "class-as-value", Severity.RAISES)
 RULES = (RULE, OPTION, CLASS_USE)
 _NO_MODEL = (
-    "is FSDP1's class, which no model of fully_shard has. Write FSDPModule in a test of classes, and a function with "
-    "fully_shard where the class is called"
+    "No FSDP2 model is an instance of FSDP1's class. Use `FSDPModule` in a class test; where the class is called, use a "
+    "function that calls `fully_shard`."
 )
-_SPENT = "is removed: nothing uses it any more"
+_SPENT = "Removed: nothing uses it any more."
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def swap(
     insert = hand_out(context, statements, [*needed, *needs.values()])
     found = [each for statement in statements for each in _say(statement)]
     found += [
-        Found(RULE, node, Action.RUNTIME, f"is imported from {target}")
+        Found(RULE, node, Action.RUNTIME, f"Now comes from `{target}`.")
         for node, target in spelled_out
     ]
     found += [Found(RULE, each, Action.REWRITE, _SPENT, context.source(each)) for each in aliases]
@@ -131,7 +134,10 @@ def _say_staying(
         root = getattr(root_of(node), "id", "")
         homes = [each for each in statements if root in _first(each.locals)]
         if [e for e in homes if root in _first(e.move) or module_of(e.node).startswith(RUNTIME)]:
-            message = f"is the runtime's, which {to} does not take: import torch's by its name"
+            message = (
+                f"Comes from `fsdp_migrate.runtime`, but `{to}` accepts only torch's own. "
+                "Import this name from `torch.distributed.fsdp`."
+            )
             yield Found(OPTION, node, Action.MANUAL, message)
             continue
         places: list[ast.AST] = [*(each.node for each in homes)] or [node]
@@ -141,9 +147,15 @@ def _say_staying(
         to, names = stays[nodes[0]], ", ".join(sorted({last_name(node) for node in nodes}))
         # Accelerate's FSDP2 asks whether a policy is torch's own.
         is_done = to.startswith("accelerate.")
-        why = "asks for torch's own" if is_done else "is FSDP1, and takes no other: it goes with it"
-        action = Action.RUNTIME if is_done else Action.MANUAL
-        yield Found(RULE, place, action, f"stays torch's: {to} {why}", names)
+        if is_done:
+            message = f"Still imported from torch, because `{to}` accepts only torch's own."
+            yield Found(RULE, place, Action.RUNTIME, message, names)
+        else:
+            message = (
+                f"Is passed to `{to}`, which uses FSDP1 itself and accepts only FSDP1's options. "
+                f"Change it together with `{to}`."
+            )
+            yield Found(RULE, place, Action.MANUAL, message, names)
 
 
 def _first(names: Iterable[str]) -> set[str]:
@@ -363,14 +375,15 @@ def _say(statement: ImportChange) -> Iterator[Found]:
     construct = f"{module}: {names}" if isinstance(node, ast.ImportFrom) else f"import {names}"
     if statement.move:
         where = sorted({target for target, _ in statement.move.values()})
-        message = f"is imported from {' and '.join(where)}"
+        message = f"Now imported from {' and '.join(f'`{each}`' for each in where)}."
         yield Found(RULE, node, Action.RUNTIME, message, construct)
     elif statement.drop:
         yield Found(RULE, node, Action.REWRITE, _SPENT, construct)
     elif module.startswith(RUNTIME):
-        yield Found(RULE, node, Action.RUNTIME, f"is imported from {module}", construct)
+        yield Found(RULE, node, Action.RUNTIME, f"Imported from `{module}`.", construct)
     elif new := sorted({name for home, name in statement.add if home == module and name}):
-        yield Found(RULE, node, Action.REWRITE, f"also imports {', '.join(new)}", construct)
+        names = ", ".join(f"`{name}`" for name in new)
+        yield Found(RULE, node, Action.REWRITE, f"Now also imports {names}.", construct)
 
 
 def _edits(
@@ -408,10 +421,10 @@ def still_used(
         if context.form == "torch" or name in POLICIES | WRAPPING:
             yield _torchs_own(rule, reference, name)
             continue
-        message = f"refers to the runtime's {name}"
+        message = f"Is `fsdp_migrate.runtime`'s `{name}` now."
         is_named = isinstance(context.file.parents[reference], ast.Assign)
         if name == CLASS and context.plain and is_named:
-            message += f": {_WRAPS}"
+            message = f"{message} {_WRAPS}"
         yield Found(rule, reference, Action.RUNTIME, message)
 
 
@@ -419,7 +432,7 @@ def _torchs_own(rule: Rule, reference: ast.expr, name: str) -> Found:
     """The finding for an FSDP1 name that stays torch's."""
     if name == CLASS:
         return Found(rule, reference, Action.MANUAL, _NO_MODEL)
-    return Found(rule, reference, Action.RUNTIME, f"stays torch's {name}")
+    return Found(rule, reference, Action.RUNTIME, f"Unchanged: this is still torch's `{name}`.")
 
 
 def _lines(node: ast.AST) -> range:

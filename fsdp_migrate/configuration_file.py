@@ -107,7 +107,7 @@ class _File:
                     raise Refused("two sections share a setting, and want different things")
                 self.check(roots, [*changes, *wanted], together)
             except Refused as refusal:
-                self.report(rule, said, f"stays as it is: {refusal}")
+                self.report(rule, said, f"Not changed, because {refusal}. Change it yourself.")
                 continue
             changes += wanted
             edits = together
@@ -139,7 +139,7 @@ class _File:
                 elif OF_VERL(self.text):
                     yield (
                         rules.VERL,
-                        [Said(entry, f"selects FSDP1 in verl: write {entry.key}: fsdp2")],
+                        [Said(entry, f"Selects FSDP1 in verl. Write `{entry.key}: fsdp2`.")],
                     )
 
     def by_path(self, roots: Sequence[Value]) -> Iterator[tuple[Rule, list[Said]]]:
@@ -171,7 +171,8 @@ class _File:
             places = (*self.place(span[0]), *self.place(span[1]))
             construct = self.text[slice(*span)].split("\n")[0].strip()
             of = rule.code, rule.name
-            found = Finding(self.source.shown, *places, *of, action, message, construct)
+            severity = rule.severity if action is Action.MANUAL else None
+            found = Finding(self.source.shown, *places, *of, action, message, construct, severity)
             self.outcome.findings.append(found)
 
     def place(self, offset: int) -> tuple[int, int]:

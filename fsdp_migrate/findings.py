@@ -15,6 +15,17 @@ class Action(str, Enum):
     """A person must look: it raises under FSDP2, or its numbers change. The message says why and what to do."""
 
 
+class Severity(str, Enum):
+    """What a program does under FSDP2 where nobody acts on a finding, the worst first."""
+
+    SILENT = "silent"
+    """It trains, saves or prints something else, without an error."""
+    RAISES = "raises"
+    """It stops with an error."""
+    PRINTS = "prints"
+    """Only what it prints changes."""
+
+
 class Finding(NamedTuple):
     """One FSDP1 construct and how it is handled.
 
@@ -26,6 +37,7 @@ class Finding(NamedTuple):
         name: the rule's name, as in `fsdp1-constructor`.
         message: one sentence on what is done with the construct and why.
         construct: the construct itself in a few words, as in `FSDP(...)` or `limit_all_gathers=True`.
+        severity: of a finding that needs the user, what happens where nobody acts on it; None of any other.
     """
 
     path: str
@@ -38,6 +50,7 @@ class Finding(NamedTuple):
     action: Action
     message: str
     construct: str
+    severity: Severity | None = None
 
 
 class Problem(NamedTuple):

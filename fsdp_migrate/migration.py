@@ -14,7 +14,7 @@ from fsdp_migrate.codemods.swap import still_used, swap
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import why_not
-from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.findings import Action, Finding, Problem, Severity
 from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
@@ -188,9 +188,9 @@ def _settled(
                 raise Refused("another rewrite changes the same code")
         except Refused as refusal:
             action = Action.MANUAL if form == "torch" else each.refused
-            message = f"stays on the bridge: {refusal}"
+            message = f"Uses `fsdp_migrate.runtime` instead of torch, because {refusal}."
             if action is Action.MANUAL:
-                message = f"{each.message}: do this yourself, because {refusal}"
+                message = f"{each.message} Not done, because {refusal}: make this change yourself."
             settled.append(
                 each._replace(action=action, message=message, edits=None, imports=(), removed=())
             )
@@ -209,7 +209,10 @@ def _without(found: Found, others: Sequence[Edit]) -> Found:
             return found
     except Refused:
         return found
-    message = f"{found.message}: do this yourself, because another rewrite changes the same code"
+    message = (
+        f"{found.message} Not done, because another rewrite changes the same code: "
+        "make this change yourself."
+    )
     return found._replace(action=Action.MANUAL, message=message, edits=None, imports=(), removed=())
 
 
@@ -217,6 +220,12 @@ def _reason(error: Exception) -> str:
     if isinstance(error, Refused | RecursionError):
         return str(error)
     return f"internal error, please report it: {error!r}"
+
+
+def _severity(found: Found) -> Severity | None:
+    if found.action is not Action.MANUAL:
+        return None
+    return found.severity or found.rule.severity
 
 
 def _finding(file: File, source: Source, found: Found) -> Finding:
@@ -234,4 +243,5 @@ def _finding(file: File, source: Source, found: Found) -> Finding:
         action=found.action,
         message=spelled(found.message),
         construct=spelled(found.construct or shortened(file.source(node))),
+        severity=_severity(found),
     )

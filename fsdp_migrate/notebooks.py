@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 
 from fsdp_migrate.facts.file import parsed
-from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.findings import Action, Finding, Problem, Severity
 from fsdp_migrate.json_places import Place, characters, places, separator
 
 _BEGIN = re.compile(r"^# fsdp-migrate: cell (\d+)\n", re.MULTILINE)
@@ -82,7 +82,7 @@ class Notebook:
             text = "".join(cell.lines)
             other = text.startswith("%%") and not text.startswith(_OF_PYTHON)
             if not cell.code and not other and "fsdp" in text.lower():
-                message = f"cell {cell.number} is left alone: it is no Python that parses"
+                message = f"cell {cell.number} is not changed, because it is not valid Python"
                 found.append(Problem(shown, self._place(cell, 1, 1)[0], message))
         return found
 
@@ -92,12 +92,10 @@ class Notebook:
             text = "".join(cell.lines)
             if text.startswith(_TO_FILE) and "fsdp" in _COMMENT.sub("", text).lower():
                 first = text.partition("\n")[0]
-                message = (
-                    "stays on FSDP1: run the cell, and fsdp-migrate on the file that it writes"
-                )
+                message = "Not rewritten, because this cell writes a file. Run it, then run fsdp-migrate on that file."
                 places = (*self._place(cell, 1, 1), *self._place(cell, 1, len(first) + 1))
                 said = f"{message} (cell {cell.number}, line 1)"
-                yield Finding(shown, *places, *_APART, said, first.strip())
+                yield Finding(shown, *places, *_APART, said, first.strip(), Severity.RAISES)
 
     def written(self, program: str) -> str:
         """The file with another module in its cells; raises ValueError where these cannot be told apart any more."""

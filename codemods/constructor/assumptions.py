@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Collection, Iterator, Sequence
 
+from fsdp_migrate.codemods.constructor.assumption_table import ASSUMPTIONS
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction
 from fsdp_migrate.codemods.constructor.silent import Hit
 from fsdp_migrate.codemods.context import Context, shortened
@@ -11,12 +12,6 @@ from fsdp_migrate.findings import Action
 
 SILENT = Rule("FSDP005", "silent-dependence")
 RULES = (ASSUMPTION, SILENT)
-
-_NORMS = "changes in silence unless no BatchNorm is in a unit of low precision: FSDP1 kept them in float32"
-_DATACLASSES = (
-    "changes in silence unless no forward returns a dataclass: FSDP2 reduces no gradients of its "
-    "tensors before torch 2.13"
-)
 
 
 def of(
@@ -33,11 +28,14 @@ def of(
     yield from of_model(context, call, norms=is_whole, lacks_attributes=lacks_attributes)
     for hit in hits:
         if hit.file is context.file:
-            message = f"{hit.what}, which changes in silence without FSDP1's wrapper: {hit.edit}"
+            what = f"{hit.what[0].upper()}{hit.what[1:]}"
+            message = f"{what}. FSDP2 has no wrapper, so the result silently changes: {hit.edit}."
             construct = shortened(context.source(hit.node))
             yield Found(SILENT, hit.node, Action.MANUAL, message, construct)
         else:
-            message = f"code changes in silence without FSDP1's wrapper: {hit}"
+            message = (
+                f"Another place depends on FSDP1's wrapper and silently changes without it: {hit}."
+            )
             yield Found(SILENT, call, Action.MANUAL, message, "fully_shard")
 
 
@@ -52,18 +50,16 @@ def of_model(
     """
     from fsdp_migrate.codemods.uses.assumed import WORDS, is_elsewhere  # for this form alone
 
-    assumed = []
-    for name, what in ASSUMPTION.table.items():
-        if name == "parameter_attributes" and lacks_attributes:
-            continue
-        if name == "root_inputs" and not norms:  # of low precision alone
-            continue
-        if " unless " in what and (name not in WORDS or is_elsewhere(context, name)):
-            switch = "class_names" if name == "printing" else name
-            assumed.append(f"{what} (like_fsdp1: {switch})")
-    if norms:
-        assumed.insert(1, _NORMS)
-    if context.target < (2, 13) and context.program.has("@dataclass"):
-        assumed.insert(1, _DATACLASSES)
-    for what in assumed:
-        yield Found(ASSUMPTION, node, Action.REWRITE, what, "fully_shard")
+    for assumption in ASSUMPTIONS:
+        name = assumption.name
+        match name:
+            case "batch_norm" | "root_inputs":
+                matters = norms
+            case "dataclasses":
+                matters = context.target < (2, 13) and context.program.has("@dataclass")
+            case "parameter_attributes":
+                matters = not lacks_attributes
+            case _:
+                matters = True
+        if matters and (name not in WORDS or is_elsewhere(context, name)):
+            yield Found(ASSUMPTION, node, Action.REWRITE, assumption.message, "fully_shard")

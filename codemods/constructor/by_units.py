@@ -3,7 +3,7 @@
 import ast
 
 from fsdp_migrate.codemods.constructor import layout
-from fsdp_migrate.codemods.constructor.construction import DIRECT, ENABLE_WRAP, WRAP, Construction
+from fsdp_migrate.codemods.constructor.construction import DIRECT, WRAP, Construction
 from fsdp_migrate.codemods.constructor.outcome import (
     Form,
     are_free,
@@ -36,7 +36,7 @@ def by_units(construction: Construction, reason: str) -> Form:
     if has_own or not is_free(context, call, need):
         return _by_function(construction)
     return Form(
-        f"becomes a loop over units(...), which reads FSDP1's arguments: {reason}",
+        f"Replaced by a loop over `fsdp_migrate.runtime.units`, which reads FSDP1's arguments at run time: {reason}.",
         lambda: layout.by_units(construction, place),
         (*imports_of(construction), need),
         (construction.call.func,),
@@ -47,7 +47,7 @@ def _by_function(construction: Construction) -> Form:
     """A function of the file's own in the place of the class, which shards what it is given."""
     context, call = construction.context, construction.call
     if construction.kind == WRAP:
-        message = "wraps by the function that `enable_wrap` is given"
+        message = "Calls the function that `enable_wrap` is given, which now shards in place."
         return Form(message, list, (), ())
     names = [call.func, *values_given(call)]
     cls = next(each for each in names if context.references.get(each) == CLASS)
@@ -67,9 +67,9 @@ def _by_function(construction: Construction) -> Form:
         defined = [layout.defined_above(context, top, code)] if first is call else []
         return [*defined, context.rename(cls, name)]
 
-    what = "its units are made" if construction.kind == ENABLE_WRAP else "the model is sharded"
     return Form(
-        f"becomes {name}(...), a function above: {what} in place by fully_shard",
+        f"Replaced by `{name}`, a new function in this file, which shards in place with `fully_shard`. "
+        "It reads FSDP1's arguments through `fsdp_migrate.runtime.units`.",
         edits,
         tuple(need for need in needs if need not in inside),
         (cls,),

@@ -13,6 +13,7 @@ from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Imported
 from fsdp_migrate.facts.values import Value
+from fsdp_migrate.findings import Severity
 
 # FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.15.
 SIGNATURE = tuple(
@@ -27,10 +28,10 @@ FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
 
-CONSTRUCTOR = Rule("FSDP002", "fsdp1-constructor")
+CONSTRUCTOR = Rule("FSDP002", "fsdp1-constructor", Severity.RAISES)
 ASSUMPTION = Rule("FSDP003", "assumption")
 UNPACKED = Rule("FSDP004", "dynamic-constructor")
-UNKNOWN = Rule("FSDP019", "unknown-argument")
+UNKNOWN = Rule("FSDP019", "unknown-argument", Severity.RAISES)
 
 
 class AtRunTime(Exception):

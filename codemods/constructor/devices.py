@@ -70,7 +70,7 @@ def device_type(construction: Construction, code: Code) -> str:
 def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
     """Nothing where the device is the current one already, else a statement that makes it that."""
     context = construction.context
-    current = "goes: fully_shard moves each unit to the current device"
+    current = "Removed: `fully_shard` moves each unit to the current device."
     if value not in context.file.parents:
         raise AtRunTime
     function = value.func if isinstance(value, ast.Call) else value
@@ -78,7 +78,8 @@ def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
         return current
     if _is_set(construction):
         return (
-            "goes: fully_shard moves each unit to the current device, which the program sets itself"
+            "Removed: `fully_shard` moves each unit to the current device, "
+            "and the program already sets that."
         )
     text = " ".join(
         ast.unparse(node) for node in (value, *(end.node for end in construction.flow(value).ends))
@@ -96,7 +97,9 @@ def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
     device = construction.text(value)
     code.above.insert(0, f"torch.cuda.set_device({device})")
     code.imports.append(Import("torch", ""))
-    return "becomes torch.cuda.set_device: fully_shard moves each unit to the current device"
+    return (
+        "Replaced by `torch.cuda.set_device`: `fully_shard` moves each unit to the current device."
+    )
 
 
 def _is_set(construction: Construction) -> bool:
@@ -118,7 +121,7 @@ def sync(construction: Construction, value: ast.expr, code: Code) -> str:
     """Every rank begins with the values of the first: by a broadcast before the sharding, or from rank 0's state behind it."""
     constant = construction.constant(value) if value in construction.context.file.parents else ...
     if constant is False:
-        return "is off, as by default"
+        return "Has no effect: nothing is broadcast, which is the default."
     test = "" if constant is True else construction.text(value)
     if construction.value("param_init_fn") is not None or is_on_meta(construction):
         return _load_from_rank_0(construction, test, code)
@@ -142,7 +145,7 @@ def sync(construction: Construction, value: ast.expr, code: Code) -> str:
     if test:
         lines = [f"if {test}:", *(f"    {line}" for line in lines)]
     code.before += ["# Every rank begins with rank 0's values", *lines]
-    return "becomes a broadcast from the first rank in front of the sharding, one tensor at a time"
+    return "Replaced by a loop that broadcasts each tensor from rank 0 before sharding."
 
 
 def _group_name(construction: Construction, group: ast.expr, code: Code) -> str:
@@ -192,7 +195,7 @@ def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
     code.imports += [
         Import(_STATE_DICT, name) for name in ("StateDictOptions", "set_model_state_dict")
     ]
-    return "becomes set_model_state_dict with broadcast_from_rank0 behind the sharding"
+    return "Replaced by `set_model_state_dict` with `broadcast_from_rank0=True`, after sharding."
 
 
 def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
@@ -221,8 +224,8 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
     ]
     code.fill = [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
     return (
-        "runs behind the sharding, for each module on the meta device. It sees DTensors there: what it draws at random is "
-        "not what FSDP1's ranks drew"
+        "Now called after sharding, for each module on the meta device, so it sees DTensors. "
+        "Random initial values differ from those under FSDP1."
     )
 
 

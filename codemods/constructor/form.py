@@ -99,7 +99,7 @@ def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
         edits = lambda made=made: policy_edits(context, made, rewritten)  # noqa: E731
         need = Import(TORCH, "MixedPrecisionPolicy", getattr(made, "func", None))
         removed: tuple[ast.AST, ...] = (made.func,) if isinstance(made, ast.Call) else ()
-        message = "becomes MixedPrecisionPolicy"
+        message = "Replaced by `MixedPrecisionPolicy`."
         yield Found(precision.POLICY, made, Action.REWRITE, message, "", edits, (need,), removed)
 
 
@@ -109,12 +109,16 @@ def _constructor(construction: Construction, decision: Decision) -> Found:
         action = Action.REWRITE if form.in_words else Action.RUNTIME
         made = form.edits, form.imports, form.removed
         return Found(CONSTRUCTOR, call, action, form.message, construct, *made)
-    count = f"{len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
+    count = f"of {len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
     reasons = f"{count}{'; '.join(decision.reasons)}"
     if construction.context.form == "torch":
-        message = f"stays FSDP1: {reasons}. Write fully_shard for it yourself, or use --form auto"
+        message = (
+            f"Not rewritten, because {reasons}. Call `fully_shard` yourself, or use `--form auto`."
+        )
         return Found(CONSTRUCTOR, call, Action.MANUAL, message, construct)
-    message = f"stays on the bridge: {reasons}" if reasons else "stays on the bridge"
+    message = "Keeps FSDP1's interface, which `fsdp_migrate.runtime` provides on top of FSDP2."
+    if reasons:
+        message = f"{message[:-1]}, because {reasons}. Change that and run fsdp-migrate again."
     return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
 
 
@@ -127,10 +131,12 @@ def _arguments(
             spoken.add(argument.node)
             yield _argument(construction, argument, form)
     for keyword in construction.unknown:
-        message = f"`{keyword.arg}` is not an argument of FSDP1: the call raises TypeError"
+        message = (
+            f"FSDP1 has no argument `{keyword.arg}`, so this call raises `TypeError`. Remove it."
+        )
         yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
     for keyword in construction.unseen:
-        message = "the runtime binds the unpacked arguments when the program runs"
+        message = "`fsdp_migrate.runtime` reads the unpacked arguments when the program runs."
         construct = f"**{shortened(construction.context.source(keyword.value))}"
         yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
 
@@ -141,7 +147,7 @@ def _argument(construction: Construction, argument: Argument, form: Form | None)
     action = Action.MANUAL if rule is precision.LOW_PRECISION_GRADS else Action.RUNTIME
     former = getattr(argument.node, "arg", None)
     if former in FORMER_NAMES:
-        text += f"; {former} is its former name, which raises TypeError"
+        text += f" `{former}` is a former name that now raises `TypeError`; use `{argument.name}`."
         if form is None and isinstance(argument.node, ast.keyword):
             start, _ = construction.context.file.span(argument.node)
             edit = Edit(start, start + len(str(former)), argument.name)
@@ -156,18 +162,19 @@ def _spent(context: Context, forms: list[Form]) -> Iterator[Found]:
     gone = [node for form in forms for node in form.removed]
     written = {name for form in forms for name in form.names}
     for statement in spent(context, gone, written):
-        yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor has read it")
+        yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor used it")
 
 
 def decide(construction: Construction) -> Decision:
     """The form of one constructor, whatever others do."""
     context = construction.context
     if construction.kind == SUBCLASS:
-        reason = "a subclass of FSDP1's class has no counterpart: derive from nn.Module"
+        reason = "FSDP2 has no class to derive from (derive from `nn.Module`)"
         return Decision(None, (reason,))
     if construction.unknown:
         name = construction.unknown[0].arg
-        return Decision(None, (f"`{name}` is not an argument of FSDP1: remove it",))
+        reason = f"`{name}` is not an argument of FSDP1 (remove it)"
+        return Decision(None, (reason,))
     found = tuple(hits(construction))
     if found and context.form == "auto":
         return Decision(None, tuple(map(str, found)))
@@ -189,30 +196,31 @@ def form_of(construction: Construction) -> Form:
         return _wrap(construction)
     context, call = construction.context, construction.call
     if construction.kind == DIRECT and construction.module is None:
-        raise AtRunTime("the call gives no model by its name or place")
+        raise AtRunTime("the call does not show which argument is the model")
     is_direct = construction.kind == DIRECT and not has_another(context, call)
     place = (
         layout.place_of(construction) if is_direct and not _has_own_edits(construction) else None
     )
     if not are_free(context, call):
-        raise AtRunTime("the file uses one of the names for something else")
+        raise AtRunTime("this file already uses one of the needed names for something else")
     model = _parameter(construction) if place is None else place.model
     code = in_torchs_words(construction, model)
     if not all(is_free(context, call, need) for need in code.imports if need.name):
-        raise AtRunTime("the file uses one of the names for something else")
+        raise AtRunTime("this file already uses one of the needed names for something else")
     kept = still_read(construction, code.text)
     if any(isinstance(node, ast.Attribute) or context.references[node] == CLASS for node in kept):
-        raise AtRunTime("an argument reads FSDP1's class, or a name of FSDP1's by its path")
+        raise AtRunTime(
+            "an argument refers to FSDP1's class, or to one of its names by the full path"
+        )
     gathered = root.keep_sharded(construction, code)
     needs = (*imports_of(construction), *code.imports)
     removed = tuple(taken_away(construction, kept))
     if place is not None:
-        message = (
-            "becomes fully_shard(...): the model is sharded in place and stays the same object"
-        )
+        message = "Replaced by `fully_shard`, which shards the model in place: it is still the same object."
         if code.loop:
             message = (
-                "becomes fully_shard(...) on every unit, children before parents, the model last"
+                "Replaced by `fully_shard` on every unit, children first and the model last. "
+                "The model is still the same object."
             )
         return Form(
             message,
@@ -227,7 +235,7 @@ def form_of(construction: Construction) -> Form:
     try:
         if context.form == "torch" and code.call is not None:
             return Form(
-                "becomes fully_shard(...), which shards the model in place and returns it",
+                "Replaced by `fully_shard`, which shards the model in place and returns it.",
                 lambda: layout.in_expression(construction, code),
                 needs,
                 removed if construction.kind != PARTIAL else removed[1:],
@@ -241,7 +249,7 @@ def form_of(construction: Construction) -> Form:
     _check_captures(construction)
     name = layout.name_of_function(construction)
     return Form(
-        f"becomes {name}(...), a function that shards the model in place by fully_shard",
+        f"Replaced by `{name}`, a new function in this file, which shards the model in place with `fully_shard`.",
         lambda: layout.in_function(construction, code, name),
         needs,
         removed,
@@ -271,17 +279,18 @@ def _parameter(construction: Construction) -> str:
 
 def _wrap(construction: Construction) -> Form:
     if len(construction.arguments) > 1 or construction.unseen:
-        raise AtRunTime("wrap(...) gives a unit arguments of its own")
+        raise AtRunTime("`wrap` is called with arguments for a single unit")
     context, module = construction.context, construction.module
     if isinstance(module, ast.Call) and context.references.get(module.func) == "wrap":
         return Form(
-            "goes: what is in it is wrapped already, and fully_shard takes a module once",
+            "Removed: the inner `wrap` already shards this module, and `fully_shard` accepts a module only once.",
             lambda: [context.replace(construction.call, context.source(module))],
             (),
             (construction.call.func,),
             in_words=True,
         )
-    return Form("wraps by the function that `enable_wrap` is given", list, (), (), in_words=True)
+    message = "Calls the function that `enable_wrap` is given, which now shards in place."
+    return Form(message, list, (), (), in_words=True)
 
 
 def _check_captures(construction: Construction) -> None:
@@ -297,4 +306,4 @@ def _check_captures(construction: Construction) -> None:
                     if not any(
                         isinstance(each, ast.Lambda) and each is place for each in ast.walk(value)
                     ):
-                        raise AtRunTime("its arguments change with each call")
+                        raise AtRunTime("its arguments differ from call to call")

@@ -29,25 +29,29 @@ RULES = (POLICY, BUFFERS, LOW_PRECISION_GRADS)
 # Where a model may get a BatchNorm from: FSDP1, given a policy, makes it a unit in full precision.
 _NORMS = rb"BatchNorm|batch_norm"
 _FULL = ("torch.float32", "torch.float")
-_BECOMES = "becomes MixedPrecisionPolicy. As under FSDP1, only the root casts its inputs"
+_BECOMES = "Replaced by `MixedPrecisionPolicy`."
+_ROOT_CASTS = "As under FSDP1, only the root casts its inputs."
 
 
 def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     """What the runtime does with a MixedPrecision."""
     if construction.is_none(argument.value):
-        return POLICY, "None: full precision, the default"
+        return POLICY, "Has no effect: full precision is the default."
     precision = _shown(construction, argument.value)
     if precision is None:
-        return POLICY, "the runtime reads it when the program runs"
+        return POLICY, "Read by `fsdp_migrate.runtime` when the program runs."
     if "keep_low_precision_grads" in precision.sources:
         return LOW_PRECISION_GRADS, (
-            "FSDP2 has no keep_low_precision_grads, and gradients have the parameters' own dtype: cast them before "
-            "optimizer.step() if you need them in low precision"
+            "FSDP2 has no `keep_low_precision_grads`: gradients get the dtype of the parameters. "
+            "If you need them in low precision, cast them before `optimizer.step()`."
         )
     if "buffer_dtype" in precision.sources:
-        text = "the runtime makes it a MixedPrecisionPolicy and casts buffers to buffer_dtype"
+        text = "`fsdp_migrate.runtime` turns it into a `MixedPrecisionPolicy` and casts buffers to `buffer_dtype`."
         return BUFFERS, text
-    return POLICY, "the runtime makes it a MixedPrecisionPolicy and casts inputs where FSDP1 did"
+    return (
+        POLICY,
+        "`fsdp_migrate.runtime` turns it into a `MixedPrecisionPolicy` and casts the same inputs as FSDP1.",
+    )
 
 
 def _shown(construction: Construction, value: ast.expr) -> Precision | None:
@@ -74,9 +78,9 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
         raise AtRunTime  # which leaves the buffers of a BatchNorm as they are
     if buffers:
         _cast_buffers(construction, buffers, code)
-    told = f". Buffers are cast to {buffers}" if buffers else ""
+    told = f" Buffers are cast to `{buffers}`." if buffers else ""
     if source == "MixedPrecisionPolicy()":
-        return f"goes: parameters and gradients keep their dtype, as by default{told}"
+        return f"Removed: parameters and gradients keep their dtype, which is the default.{told}"
     code.use(construction, "MixedPrecisionPolicy")
     is_root_cast = casts_root or casts
     code.root["mp_policy"] = source if is_root_cast else _without_casts(source, code)
@@ -86,8 +90,8 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
         code.imports.append(Import("dataclasses", "replace"))
     if code.loop:
         code.child["mp_policy"] = source if casts else _without_casts(source, code)
-        return f"becomes MixedPrecisionPolicy. As under FSDP1, only the root casts its inputs{told}"
-    return f"becomes MixedPrecisionPolicy{told}"
+        return f"{_BECOMES} {_ROOT_CASTS}{told}"
+    return f"{_BECOMES}{told}"
 
 
 def _literal(given: Sequence[Precision], field: str) -> object:

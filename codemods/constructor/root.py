@@ -31,9 +31,11 @@ def keep_sharded(construction: Construction, code: Code) -> str:
         return ""
     tree, paths = context.program.tree, context.program.reach.of(context.file.path)
     if not tree.having(_SWAPS).isdisjoint(paths):
-        what = "a moving average may be swapped in and out around it"
+        what = (
+            "the program seems to swap a moving average in and out at that point, which would fail"
+        )
     elif _runs_before_optimizer(construction, code.model):
-        what = "an optimizer may be made after it"
+        what = "an optimizer created at that point would not train the root's parameters"
     else:
         return ""
     without = tree.having(without_gradients.WORDS).intersection(paths)
@@ -42,8 +44,8 @@ def keep_sharded(construction: Construction, code: Code) -> str:
     code.root["reshard_after_forward"] = "True"
     code.note = "# Also after a forward without gradients; costs one all-gather more in each step"
     return (
-        "gets reshard_after_forward=True: by default the root stays gathered after a forward without gradients, and "
-        f"{what}. Leave it out if no code does that"
+        "The root gets `reshard_after_forward=True`: by default it keeps its parameters gathered after a forward without "
+        f"gradients, and {what}. If not, remove the argument and save one all-gather a step."
     )
 
 

@@ -75,7 +75,7 @@ def in_torchs_words(construction: Construction, model: str) -> Code:
     code = _written(construction, Code(model, options), tuple(ROWS))
     if is_on_meta(construction) and construction.value("param_init_fn") is None:
         if construction.like_fsdp1:
-            raise AtRunTime("the file puts models on the meta device")
+            raise AtRunTime("the file creates models on the meta device")
         devices.empty(construction, code)
     _leave_attributes(construction, code)
     return code
@@ -84,7 +84,9 @@ def in_torchs_words(construction: Construction, model: str) -> Code:
 def _written(construction: Construction, code: Code, names: tuple[str, ...]) -> Code:
     """The code with what some arguments become, in the order of the rows."""
     if not construction.is_written_out:
-        raise AtRunTime("the call unpacks arguments that the file does not show")
+        raise AtRunTime(
+            "the call unpacks arguments (`**kwargs`) whose values this file does not show"
+        )
     given = {argument.name: argument for argument in construction.arguments}
     for name in names:
         argument = given.get(name)
@@ -97,7 +99,7 @@ def _written(construction: Construction, code: Code, names: tuple[str, ...]) -> 
             said = "" if is_default else row.write(construction, argument.value, code)
             code.said[name] = said or row.say(construction, argument)[1]
         except AtRunTime:
-            raise AtRunTime(f"torch has no expression for this {name}") from None
+            raise AtRunTime(f"the value of `{name}` is computed at run time") from None
     return code
 
 
@@ -131,7 +133,9 @@ def _leave_attributes(construction: Construction, code: Code) -> None:
     if not context.program.tree.having(SETTING.encode()).isdisjoint(paths):
         code.like_fsdp1.append(f"parameter_attributes={kept}")
         if "use_orig_params" in code.said:
-            code.said["use_orig_params"] += "; attributes of parameters stay only where they did"
+            code.said["use_orig_params"] += (
+                " Attributes set on parameters are kept only if FSDP1 kept them."
+            )
 
 
 # What changes something beside giving a value.
@@ -149,33 +153,34 @@ def _no_effect(construction: Construction, value: ast.expr, code: Code) -> str:
     return ""
 
 
+_NOT_OFFLOADED = "Has no effect: nothing is offloaded, which is the default."
+
+
 def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     made = construction.context.value(argument.value)
     flag = _offloads(construction, made.node) if made is not None else ...
     if flag is ...:
         text = (
-            "the runtime reads it: CPUOffloadPolicy() if its flag is set, else nothing is offloaded"
+            "Read by `fsdp_migrate.runtime` when the program runs: "
+            "it offloads with `CPUOffloadPolicy()` if `offload_params` is true."
         )
         return CPU_OFFLOAD, text
-    return (
-        CPU_OFFLOAD,
-        "the runtime offloads with CPUOffloadPolicy()"
-        if flag
-        else "nothing is offloaded, as by default",
-    )
+    if flag:
+        return CPU_OFFLOAD, "`fsdp_migrate.runtime` offloads with `CPUOffloadPolicy()`."
+    return CPU_OFFLOAD, _NOT_OFFLOADED
 
 
 def _cpu_offload(construction: Construction, value: ast.expr, code: Code) -> str:
     condition = _offloaded(construction, value, code)
     if condition is False:
-        return "nothing is offloaded, as by default"
+        return _NOT_OFFLOADED
     code.use(construction, "CPUOffloadPolicy")
     if condition is True:
         code.shared["offload_policy"] = "CPUOffloadPolicy()"
-        return "becomes CPUOffloadPolicy() in every unit"
+        return "Replaced by `offload_policy=CPUOffloadPolicy()`."
     code.use(construction, "OffloadPolicy")
     code.shared["offload_policy"] = f"CPUOffloadPolicy() if {condition} else OffloadPolicy()"
-    return "becomes CPUOffloadPolicy(), or OffloadPolicy() where nothing is offloaded"
+    return "Replaced by `offload_policy`: `CPUOffloadPolicy()` under the same condition, else `OffloadPolicy()`."
 
 
 def _offloaded(construction: Construction, value: ast.expr, code: Code) -> Condition:
@@ -210,13 +215,16 @@ def _offloads(construction: Construction, made: ast.expr) -> object:
     return construction.constant(given[0]) if given else False
 
 
+_NO_PREFETCH = "Has no effect: forward prefetching is off by default."
+
+
 def _forward_prefetch(construction: Construction, value: ast.expr, code: Code) -> str:
     """The next unit's parameters are gathered with a unit's own, which changes no number."""
     constant = construction.constant(value) if value in construction.context.file.parents else ...
     if constant is False:
-        return "off, as by default"
+        return _NO_PREFETCH
     if not code.loop:
-        return "has no effect with one unit"
+        return "Has no effect: with a single unit there is nothing to prefetch."
     context, call = construction.context, construction.call
     units = context.local("units", call)
     code.use(construction, "FSDPModule")
@@ -228,7 +236,7 @@ def _forward_prefetch(construction: Construction, value: ast.expr, code: Code) -
     if constant is ...:
         lines = [f"if {construction.text(value)}:", *(f"    {line}" for line in lines)]
     code.last += lines
-    return "becomes set_modules_to_forward_prefetch, from each unit to the next"
+    return "Replaced by `set_modules_to_forward_prefetch`: each unit prefetches the next one."
 
 
 def _ignored(construction: Construction, value: ast.expr, code: Code) -> str:
@@ -260,7 +268,7 @@ def _ignored(construction: Construction, value: ast.expr, code: Code) -> str:
                 f"{code.ignored} = {{part for m in {source} for part in m.modules()}}"
             )
     code.shared["ignored_params"] = parameters
-    return "becomes ignored_params"
+    return "Replaced by `ignored_params`."
 
 
 def _kind_of_ignored(construction: Construction, value: ast.expr) -> str | None:
@@ -297,8 +305,8 @@ def are_mixed(program: Program) -> bool:
 _IGNORED = Row(
     _ignored,
     IGNORED,
-    "the runtime leaves these parameters whole in every unit",
-    "None: nothing is ignored",
+    "`fsdp_migrate.runtime` leaves these parameters unsharded.",
+    "Has no effect: no module is ignored, which is the default.",
 )
 # In the order in which they are written.
 ROWS = {
@@ -309,49 +317,51 @@ ROWS = {
     "process_group": Row(
         sharding.process_group,
         sharding.GROUP,
-        "the runtime makes a mesh of this group's ranks",
-        "all ranks, the default",
+        "`fsdp_migrate.runtime` creates a device mesh from this process group.",
+        "Has no effect: all ranks are used, which is the default.",
     ),
     "device_mesh": Row(
         sharding.device_mesh,
         sharding.MESH,
-        "the runtime takes the mesh and reads its shape",
-        "all ranks, the default",
+        "`fsdp_migrate.runtime` passes this mesh to `fully_shard`.",
+        "Has no effect: all ranks are used, which is the default.",
     ),
     "mixed_precision": Row(precision.precision, precision.say),
     "cpu_offload": Row(_cpu_offload, _say_offload),
     "device_id": Row(
         devices.device_id,
         devices.DEVICE_ID,
-        "the runtime makes this device the current one and moves the model there",
-        "None: the model is on its device already",
+        "`fsdp_migrate.runtime` makes this the current device and moves the model to it.",
+        "Has no effect: no device is set, which is the default.",
     ),
     "param_init_fn": Row(
         devices.initialize,
         devices.INIT_FUNCTION,
-        "the runtime initializes each unit before it shards it, as FSDP1 did",
-        "None: nothing to initialize",
+        "`fsdp_migrate.runtime` initializes each unit before sharding it, as FSDP1 did.",
+        "Has no effect: there is no function to call, which is the default.",
     ),
     "sync_module_states": Row(
         devices.sync,
         devices.SYNC,
-        "the runtime broadcasts parameters and buffers from rank 0 before it shards",
-        "nothing is broadcast, as by default",
+        "`fsdp_migrate.runtime` broadcasts parameters and buffers from rank 0 before sharding.",
+        "Has no effect: nothing is broadcast, which is the default.",
     ),
     "forward_prefetch": Row(
         _forward_prefetch,
         FORWARD_PREFETCH,
-        "the runtime records the order of the units and prefetches in that order",
-        "off, as by default",
+        "`fsdp_migrate.runtime` records the order in which units run and prefetches in that order.",
+        _NO_PREFETCH,
     ),
     "backward_prefetch": Row(
-        _no_effect, BACKWARD_PREFETCH, "no effect: FSDP2 always prefetches as BACKWARD_PRE does"
-    ),
-    "limit_all_gathers": Row(_no_effect, LIMIT, "no effect under FSDP2, which needs no limit"),
-    "use_orig_params": Row(
         _no_effect,
-        USE_ORIG_PARAMS,
-        "no effect under FSDP2, which always keeps the original parameters",
+        BACKWARD_PREFETCH,
+        "Has no effect: FSDP2 always prefetches the next unit during backward, as `BACKWARD_PRE` did.",
+    ),
+    "limit_all_gathers": Row(
+        _no_effect, LIMIT, "Has no effect: FSDP2 limits its memory without it."
+    ),
+    "use_orig_params": Row(
+        _no_effect, USE_ORIG_PARAMS, "Has no effect: FSDP2 always keeps the original parameters."
     ),
 }
 # Those that `units` need not be given.

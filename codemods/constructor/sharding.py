@@ -27,19 +27,20 @@ _KEEPING = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 _NAMES = '("replicate", "shard")'
 _DIMS = f"mesh_dim_names={_NAMES}"
-_WHOLE = "On a mesh of shape ({}, 1) every rank keeps whole parameters"
+_WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
 _DEVICE_MESH = "torch.distributed.device_mesh"
 
-_BY_RUNTIME = (HYBRID_SHARD, "the runtime builds the mesh (replicate, shard)")
+_DEFAULT = "This is FSDP2's default: each unit except the root frees its parameters after forward."
+_BY_RUNTIME = (
+    HYBRID_SHARD,
+    "`fsdp_migrate.runtime` creates a mesh that replicates across nodes and shards within each.",
+)
 _STRATEGIES = {
-    "FULL_SHARD": (
-        FULL_SHARD,
-        "FSDP2's default: parameters are freed after forward, except the root's",
-    ),
-    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "reshard_after_forward=False in every unit"),
+    "FULL_SHARD": (FULL_SHARD, _DEFAULT),
+    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "Handled as `reshard_after_forward=False` in every unit."),
     "NO_SHARD": (
         NO_SHARD,
-        "the runtime builds a mesh of shape (world, 1): every rank is a replica",
+        "`fsdp_migrate.runtime` creates a mesh of shape (world_size, 1): every rank is a replica.",
     ),
     "HYBRID_SHARD": _BY_RUNTIME,
     "_HYBRID_SHARD_ZERO2": _BY_RUNTIME,
@@ -49,9 +50,9 @@ _STRATEGIES = {
 def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     """What the runtime does with a strategy."""
     if construction.is_none(argument.value):
-        return FULL_SHARD, "None is FULL_SHARD, FSDP2's default"
+        return FULL_SHARD, _DEFAULT
     member = construction.member(argument.value, "ShardingStrategy") or ""
-    dynamic = (DYNAMIC, "the runtime reads the strategy when the program runs")
+    dynamic = (DYNAMIC, "Read by `fsdp_migrate.runtime` when the program runs.")
     return _STRATEGIES.get(member, dynamic)
 
 
@@ -65,9 +66,7 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
         construction.value(name) is not None for name in ("device_mesh", "process_group")
     )
     if is_given and not choice.is_shown:
-        mesh = (
-            "The mesh is the program's own: with NO_SHARD or HYBRID_SHARD it needs two dimensions"
-        )
+        mesh = "Your mesh or process group is used: for NO_SHARD or HYBRID_SHARD it needs two dimensions."
     elif construction.value("device_mesh") is not None:
         code.whole = whole
         mesh = "" if whole is False else _WHOLE.format("ranks")
@@ -75,7 +74,7 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
         if hybrid is not False and whole is not False:
             raise AtRunTime
         code.whole, code.hybrid = whole, hybrid
-        mesh = "" if whole is False else _WHOLE.format("ranks")
+        mesh = "" if whole is False else _WHOLE.format("group_size")
     else:
         mesh = _mesh(construction, hybrid, whole, code)
     if choice.enum in " ".join((*code.child.values(), *code.root.values(), *code.above)):
@@ -86,12 +85,12 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
 
 def _message(construction: Construction, keeps: Condition, mesh: str) -> str:
     if keeps is True:
-        text = "becomes reshard_after_forward=False"
+        text = "Replaced by `reshard_after_forward=False`."
     elif keeps is False:
-        text = "is FSDP2's default: parameters are freed after forward, except the root's"
+        text = _DEFAULT
     else:
-        text = "becomes reshard_after_forward, under the condition that chose it"
-    return f"{text}. {mesh}" if mesh else text
+        text = "Replaced by `reshard_after_forward`, under the same condition."
+    return f"{text} {mesh}" if mesh else text
 
 
 def _choice(construction: Construction, value: ast.expr, code: Code) -> Choice:
@@ -158,10 +157,10 @@ def _mesh(construction: Construction, hybrid: Condition, whole: Condition, code:
     code.shared["mesh"] = mesh
     texts = []
     if hybrid is not False:
-        texts.append("The mesh replicates over nodes and shards inside of each")
+        texts.append("The mesh replicates across nodes and shards within each.")
     if whole is not False:
-        texts.append(_WHOLE.format("world"))
-    return ". ".join(texts)
+        texts.append(_WHOLE.format("world_size"))
+    return " ".join(texts)
 
 
 def _branches(otherwise: str, branches: list[tuple[Condition, list[str]]]) -> list[str]:
@@ -190,7 +189,7 @@ def process_group(construction: Construction, value: ast.expr, code: Code) -> st
     code.imports.append(Import(_DEVICE_MESH, "DeviceMesh"))
     if code.whole is False and not can_be_none:
         code.shared["mesh"] = f"DeviceMesh.from_group({group}, {device})"
-        return "becomes a mesh of the group's ranks"
+        return "Replaced by `mesh`, a device mesh over the ranks of this group."
     if not group.isidentifier():
         name = context.local("group", call)
         code.above.append(f"{name} = {group}")
@@ -212,7 +211,7 @@ def process_group(construction: Construction, value: ast.expr, code: Code) -> st
         code.above += _branches(made, [(code.whole, replicated)])
         code.imports.append(Import("torch", ""))
     code.shared["mesh"] = mesh
-    return "becomes a mesh of the group's ranks"
+    return "Replaced by `mesh`, a device mesh over the ranks of this group."
 
 
 def _pair_of_groups(construction: Construction, value: ast.expr, code: Code) -> str:
@@ -239,7 +238,7 @@ def _pair_of_groups(construction: Construction, value: ast.expr, code: Code) -> 
     code.above += pair
     code.imports += [Import(_DEVICE_MESH, "DeviceMesh"), Import("torch", "")]
     code.shared["mesh"] = mesh
-    return "becomes a mesh of two dimensions: the ranks that replicate, and those that shard"
+    return "Replaced by a `mesh` of two dimensions, built from the two groups: replicate and shard."
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -262,7 +261,7 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
     source = construction.text(value)
     if code.whole is False:
         code.shared["mesh"] = source
-        return "becomes mesh"
+        return "Renamed to `mesh`."
     mesh = construction.context.local("mesh", construction.call)
     ranks = f"{mesh}.mesh.view(-1, 1)"
     replicated = f"{mesh} = DeviceMesh({mesh}.device_type, {ranks}, {_DIMS})"
@@ -273,4 +272,4 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
         code.above += [f"if {code.whole}:", f"    {replicated}"]
     code.imports.append(Import(_DEVICE_MESH, "DeviceMesh"))
     code.shared["mesh"] = mesh
-    return "becomes mesh"
+    return "Passed on as `mesh`."

@@ -39,7 +39,7 @@ class Hit:
     edit: str
 
     def __str__(self) -> str:
-        return f"{self.file.shown}:{getattr(self.node, 'lineno', 1)} {self.what}: {self.edit}"
+        return f"{self.file.shown}:{getattr(self.node, 'lineno', 1)} {self.what} ({self.edit})"
 
 
 def hits(construction: Construction) -> list[Hit]:
@@ -86,13 +86,13 @@ def _strings(context: Context) -> Iterator[Hit]:
         around = file.parents[node]
         if _WRAPPED in text and not isinstance(around, ast.Expr):
             if not is_taken_off(file, node):
-                edit = "drop that part of the name"
-                yield Hit(file, node, "looks for the wrapper in names", edit)
+                edit = "remove that part of the name"
+                yield Hit(file, node, "looks for the name of FSDP1's wrapper", edit)
         elif text in _CLASSES and isinstance(around, ast.Compare):
             others = [context.source(each) for each in (around.left, *around.comparators)]
             if any("__name__" in each or "type(" in each or "__class__" in each for each in others):
-                edit = "ask isinstance(model, FSDPModule)"
-                yield Hit(file, node, "asks for the wrapper's class by its name", edit)
+                edit = "write `isinstance(model, FSDPModule)`"
+                yield Hit(file, node, "compares the class name with FSDP1's", edit)
 
 
 def is_taken_off(file: File, node: ast.Constant) -> bool:
@@ -124,8 +124,10 @@ def _children(context: Context) -> Iterator[Hit]:
             around = file.parents[file.parents[attribute]]
             is_walked = isinstance(around, ast.For | ast.comprehension)
             if context.can_be_model(attribute.value) and not is_walked:
-                edit = f"take the parts of {context.source(attribute.value)} by their names"
-                yield Hit(file, attribute, "takes parts by their place in the wrapper", edit)
+                edit = f"access the parts of `{context.source(attribute.value)}` by name"
+                yield Hit(
+                    file, attribute, "accesses parts by their position in FSDP1's wrapper", edit
+                )
 
 
 def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
@@ -138,8 +140,8 @@ def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
         for side, other in (sides, sides[::-1]):
             classes = frozenset(_modules(context, other)) if _is_type(side) else frozenset()
             if classes and not _initializes(file, compare):
-                edit = "write isinstance(...)"
-                what = f"compares a class with {', '.join(sorted(classes))}"
+                edit = "write `isinstance(...)`"
+                what = f"compares the exact class with {', '.join(sorted(classes))}"
                 hit = Hit(file, compare, what, edit)
                 yield hit, frozenset() if wrappers.intersection(ast.walk(other)) else classes
 

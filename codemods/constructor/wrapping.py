@@ -31,9 +31,12 @@ _DTENSOR = "torch.distributed.tensor"
 def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     """What the runtime does with a policy."""
     if construction.is_none(argument.value):
-        return CLASS_POLICY, "None: the whole model is one unit"
+        return CLASS_POLICY, "Has no effect: the whole model is one unit, which is the default."
     rule = CLASS_POLICY if named_classes(construction) else RUNTIME_POLICY
-    return rule, "the runtime applies it and gives the modules that FSDP1 would wrap"
+    return (
+        rule,
+        "`fsdp_migrate.runtime` applies it and shards the modules that FSDP1 would have wrapped.",
+    )
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def policy(construction: Construction, value: ast.expr, code: Code) -> str:
     if units is None:
         units = _asked(construction, value, code)
     if units.condition == "False":
-        return "goes: it chooses no module that can be a unit"
+        return "Removed: it selects no module that can be sharded."
     ignored = f"{code.unit} not in {code.ignored}" if code.ignored else ""
     if units.each:
         block = context.local("block", call)
@@ -69,7 +72,7 @@ def policy(construction: Construction, value: ast.expr, code: Code) -> str:
         code.loop = [f"for {block} in {units.each}:"]
         if ignored:
             code.loop.append(f"    if {block} not in {code.ignored}:")
-        return "becomes a loop over these modules"
+        return "Replaced by a loop that shards these modules."
     modules = f"list({code.model}.modules())"
     # The model itself comes last.
     modules = modules if units.classes else f"{modules}[1:]"
@@ -85,8 +88,8 @@ def policy(construction: Construction, value: ast.expr, code: Code) -> str:
     if condition:
         code.loop.append(f"    if {condition}:")
     if units.classes:
-        return "becomes a loop that shards every module of these classes, children before parents"
-    return "becomes a loop that shards the modules that it chooses, children before parents"
+        return "Replaced by a loop that shards every module of these classes, children first."
+    return "Replaced by a loop that shards every module selected by the policy, children first."
 
 
 def _units(construction: Construction, value: ast.expr, code: Code) -> Units | None:

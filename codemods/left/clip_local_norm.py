@@ -18,10 +18,23 @@ RULES = (RULE,)
 
 _NAME = "clip_grad_norm_"
 _TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
-_MESSAGE = "now clips by the norm over all ranks: check the limit; under FSDP1 each rank clipped by the norm of its own shards"
-_RESULT = "the result is a DTensor, and clip_grad_norm_ of the runtime returns a plain tensor"
-_IGNORED = "each rank clips by its own norm where gradients of ignored parameters differ, and shards now hold other elements"
-_PARALLEL = "clips by the norm over all ranks: under FSDP1 each rank of tensor parallelism clipped by the norm of its own part"
+_MESSAGE = (
+    "Under FSDP1 this call clipped each rank by its local norm. Under FSDP2 it clips by the global norm, which is larger: "
+    "check `max_norm`."
+)
+_HANDED_ON = (
+    "With sharded parameters, this function clipped each rank by its local norm under FSDP1. Under FSDP2 it clips by the "
+    "global norm, which is larger: check `max_norm`."
+)
+_RESULT = "The norm it returns is now a DTensor: use `norm.full_tensor()` for a plain tensor."
+_IGNORED = (
+    "Each rank clips by its own norm if gradients of ignored parameters differ between ranks. Shards now hold other "
+    "elements, so the factors change: clip the ignored parameters separately."
+)
+_PARALLEL = (
+    "Under FSDP1 each tensor-parallel rank clipped by the norm of its own part. Under FSDP2 all ranks clip by the global "
+    "norm, which is larger: check `max_norm`."
+)
 # A pattern that begins with a text is searched for faster than one that begins with a boundary.
 _IGNORES = re.compile(
     r"ignored_(?<!\wignored_)(?:modules|states|parameters)[\"']?\s*[:=](?!\s*None)"
@@ -38,7 +51,7 @@ def find(context: Context) -> Iterator[Found]:
             and context.models.shards(context.file)
         ):
             for use in [*_calls_of_field(context, name)] or [name]:
-                yield Found(RULE, use, Action.MANUAL, f"with sharded parameters it {_MESSAGE}")
+                yield Found(RULE, use, Action.MANUAL, _HANDED_ON)
     for call in context.file.calls.get(_NAME, ()):
         if not context.dotted(call.func) & _TORCH:
             continue
@@ -50,7 +63,7 @@ def find(context: Context) -> Iterator[Found]:
         ):
             continue
         used = not isinstance(context.file.parents[call], ast.Expr)
-        message = f"{_MESSAGE}; {_RESULT}" if used else _MESSAGE
+        message = f"{_MESSAGE} {_RESULT}" if used else _MESSAGE
         yield Found(RULE, call, Action.MANUAL, message, f"{context.source(call.func)}(...)")
 
 

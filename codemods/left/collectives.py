@@ -12,9 +12,9 @@ from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.parameters import PARTS, Taken, loop_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Opaque
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-RULE = Rule("FSDP525", "collective")
+RULE = Rule("FSDP525", "collective", Severity.RAISES)
 RULES = (RULE,)
 
 _NAME = re.compile(r"(?:all_|i)?(?:broadcast|gather|reduce|scatter|send)\w*")
@@ -22,10 +22,12 @@ _C10D = re.compile(rf"torch\.distributed\.{_NAME.pattern}")
 # Functions of the program that hand on to c10d, by their names.
 _HANDING_ON = re.compile(r"all_(?:gather|reduce)\w*|(?:broadcast|reduce)_tensors?")
 _REFUSED = (
-    "raises for a DTensor, and this comes from sharded parameters: give it p.to_local(), or what is"
+    "Raises under FSDP2, because its argument is computed from sharded parameters and is a DTensor. "
+    "Compute it from `p.to_local()` instead."
 )
-_REFUSED += " computed of that"
-_SERVED = "is given what local_shard(p) gives, plain tensors as under FSDP1"
+_SERVED = (
+    "Gets a plain tensor as under FSDP1, because its argument is now computed from the local shard."
+)
 # What gives a number or a plain tensor.
 _ENDING = frozenset(
     {"dim", "float", "get_rank", "get_world_size", "int", "item", "len", "local_shard"}

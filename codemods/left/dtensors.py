@@ -10,9 +10,9 @@ from fsdp_migrate.codemods.left.private_names import is_copy
 from fsdp_migrate.codemods.left.taken import is_sharded, taken
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-OPTIMIZER = Rule("FSDP521", "failing-optimizer")
+OPTIMIZER = Rule("FSDP521", "failing-optimizer", Severity.RAISES)
 RANDOM = Rule("FSDP522", "random-parameters")
 SHARDED_TENSOR = Rule("FSDP524", "sharded-tensor")
 RULES = (OPTIMIZER, RANDOM, SHARDED_TENSOR)
@@ -22,9 +22,15 @@ _DRAWN = frozenset(
     {"bernoulli_", "exponential_", "normal_", "random_", "trunc_normal_", "uniform_"}
 )
 _DRAWN |= {"rand_like", "randint_like", "randn_like"}
-_OTHERS = "draws other numbers for a DTensor, on CUDA by one generator for all ranks: draw for p.to_local()"
+_OTHERS = (
+    "Draws different random numbers for a DTensor than for FSDP1's shard. "
+    "Call it on `p.to_local()` to draw per rank as before."
+)
 _FOR_DTENSORS = re.compile(r"isinstance\([^()]*\bDTensor")
-_NO_LONGER = "is never true: FSDP1's sharded state dicts held ShardedTensors, FSDP2's hold DTensors"
+_NO_LONGER = (
+    "Is never true under FSDP2, whose sharded state dicts hold DTensors. "
+    "Test for `torch.distributed.tensor.DTensor`."
+)
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -47,6 +53,6 @@ def find(context: Context) -> Iterator[Found]:
         if (fused or name in _FAILING) and f"torch.optim.{name}" in context.dotted(call.func):
             given = keyword(call, "params", 0)
             if given is not None and taken(context).are_parameters(given, context.file):
-                way = "leave fused out" if fused else "take another optimizer"
-                message = f"fails on FSDP2's DTensors: {way}"
+                way = "Remove `fused=True`." if fused else "Use another optimizer."
+                message = f"Raises under FSDP2, because it does not support DTensors. {way}"
                 yield Found(OPTIMIZER, call, Action.MANUAL, message, f"{name}(...)")

@@ -16,8 +16,8 @@ RULES = (RULE,)
 _IMPORTING = frozenset({"import_module", "__import__"})
 _PATCHING = frozenset({"patch", "resolve_name"})
 _NOT_CALLED = (
-    "replaces what is not called any more: that file calls fully_shard, and units where it reads arguments. Patch these, or "
-    "let the test shard a small model"
+    "Patches a class that the file no longer calls: it calls `fully_shard` now. "
+    "Patch that, or shard a small model in the test."
 )
 # Functions that may import what they are given, and files that may import the names in their tables.
 _MAY_IMPORT = re.compile(
@@ -70,7 +70,9 @@ def is_of_fsdp1(path: str) -> bool:
 
 def may_give(path: str) -> str:
     """What is said of a path whose reader is not known."""
-    return f"may give torch's FSDP1: on FSDP2 it is {path.replace(TORCH, RUNTIME)}"
+    return (
+        f"May look up torch's FSDP1 by its path. For FSDP2, use `{path.replace(TORCH, RUNTIME)}`."
+    )
 
 
 def _function(context: Context, user: ast.AST) -> str:
@@ -97,6 +99,6 @@ def _may_be_imported(
 
 def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
     code = context.source(constant).replace(TORCH, RUNTIME)
-    message = f"becomes a name of {RUNTIME}"
+    message = f"Replaced by the path of the same name in `{RUNTIME}`."
     edits = (lambda: [context.replace(constant, code)]) if path.startswith(TORCH) else None
     return Found(RULE, constant, Action.RUNTIME, message, edits=edits)

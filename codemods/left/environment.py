@@ -10,7 +10,17 @@ from fsdp_migrate.findings import Action
 RULE = Rule("FSDP217", "environment")
 RULES = (RULE,)
 
-_VARIABLES = RULE.table
+# What the program gets under FSDP2 where it sets one of them, and what to do. The page of the rule shows the same.
+VARIABLES = {
+    "FSDP_USE_FULL_PREC_IN_EVAL": (
+        "Has no effect under FSDP2: evaluation now runs in `param_dtype`. "
+        "To evaluate in full precision, shard another copy of the model without mixed precision."
+    ),
+    "FSDP_USE_UNSAFE_SETATTR": (
+        "Has no effect under FSDP2, which sets parameters through a module's own `__setattr__`. "
+        "If a module overrides that, it must pass parameters on to `nn.Module`."
+    ),
+}
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -18,5 +28,5 @@ def find(context: Context) -> Iterator[Found]:
     if not context.models.shards():
         return
     for node in ast.walk(context.file.tree):
-        if isinstance(node, ast.Constant) and node.value in _VARIABLES:
-            yield Found(RULE, node, Action.MANUAL, _VARIABLES[node.value], str(node.value))
+        if isinstance(node, ast.Constant) and node.value in VARIABLES:
+            yield Found(RULE, node, Action.MANUAL, VARIABLES[node.value], str(node.value))

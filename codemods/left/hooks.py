@@ -6,23 +6,32 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-COMMUNICATION = Rule("FSDP361", "comm-hook")
+COMMUNICATION = Rule("FSDP361", "comm-hook", Severity.RAISES)
 PARAMETER = Rule("FSDP506", "parameter-hook")
 OPTIMIZER = Rule("FSDP520", "optimizer-in-backward")
 RULES = (COMMUNICATION, PARAMETER, OPTIMIZER)
 
-_RAISES = "raises, because FSDP2 has no communication hooks: to compress, use MixedPrecision(reduce_dtype=...)"
+_RAISES = (
+    "Raises under FSDP2, which has no communication hooks. "
+    "To compress gradients, set `reduce_dtype` of the mixed precision policy."
+)
 _ON_PARAMETERS = {
-    "register_hook": "never fires on FSDP2's parameters: register_post_accumulate_grad_hook does, with the"
-    " shard of the reduced gradient",
-    "register_post_accumulate_grad_hook": "fires for every parameter, after its gradient is reduced: FSDP1's"
-    " never did, or once a unit",
+    "register_hook": "Never fires on parameters of an FSDP2 model. "
+    "Use `register_post_accumulate_grad_hook`, which gets the shard of the reduced gradient.",
+    "register_post_accumulate_grad_hook": "Now fires for every parameter, after its gradient is reduced. "
+    "Under FSDP1 it never fired, or once per unit: check what the hook does.",
 }
 _IN_BACKWARD = "_apply_optimizer_in_backward"
-_STEPS = "steps when a gradient is reduced, as under FSDP1 with use_orig_params"
-_NEVER = "never steps under FSDP2, without an error: step in register_post_accumulate_grad_hook, or after the backward"
+_STEPS = (
+    "Steps when a gradient is reduced, as under FSDP1 with `use_orig_params=True`: "
+    "`fsdp_migrate.runtime` calls it."
+)
+_NEVER = (
+    "Silently never steps under FSDP2. "
+    "Step in `register_post_accumulate_grad_hook`, or after the backward pass."
+)
 
 
 def find(context: Context) -> Iterator[Found]:

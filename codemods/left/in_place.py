@@ -10,23 +10,37 @@ from fsdp_migrate.codemods.left.taken import is_known_as_whole
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.program import is_module
 from fsdp_migrate.facts.wrapped import wrapped_of
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.source import is_test
 
 WRAPPER = Rule("FSDP526", "no-wrapper")
-SHARDED = Rule("FSDP527", "after-sharding")
+SHARDED = Rule("FSDP527", "after-sharding", Severity.RAISES)
 RULES = (WRAPPER, SHARDED)
 
-_CLASS = "was false for FSDP1's wrapper, and is true for the model itself, which is unwrapped now"
-_FORWARD = "calls itself without an end: the model inside of the wrapper is the model, and its forward stays as it is"
-_NAME = "no module or parameter has such a name: FSDP1's wrappers were parts of it"
+_CLASS = (
+    "Was false for FSDP1's wrapper and is true now, so the model is unwrapped here. "
+    "Remove this test if the whole model is needed."
+)
+_FORWARD = (
+    "Recurses without end, because the model inside the wrapper is now the model itself. "
+    "Remove this assignment: `forward` needs no change."
+)
+_NAME = (
+    "Matches no module or parameter under FSDP2, whose names contain no wrapper. "
+    "Remove the wrapper's part from this name."
+)
 _COPY = (
-    "raises for a sharded model: copy it before that, or make another one and load the state dict"
+    "Raises for a sharded model. "
+    "Copy the model before sharding it, or create another one and load the state dict."
 )
 _REPLACED = (
-    "makes modules that FSDP2 does not know, which fail on their DTensors: convert before sharding"
+    "Raises after sharding, because the new modules hold DTensors that FSDP2 does not gather. "
+    "Convert the model before sharding it."
 )
-_DRAWN = "draws other numbers for DTensors than for FSDP1's shards: initialize before sharding, or load a state dict"
+_DRAWN = (
+    "Draws different random numbers for DTensors than for FSDP1's shards. "
+    "Initialize the model before sharding it, or load a state dict."
+)
 _CALLS = {"convert_sync_batchnorm": _REPLACED, "deepcopy": _COPY}
 _CALLS |= dict.fromkeys(("init_weights", "initialize_weights", "reset_parameters"), _DRAWN)
 _PART = re.compile(r".\._fsdp_wrapped_module\b|\b_fsdp_wrapped_module\.\w|.\._flat_param$")
@@ -42,7 +56,7 @@ def find(context: Context) -> Iterator[Found]:
     for attribute in context.file.attributes.get("module", ()) if context.plain else ():
         statement = context.file.statement(attribute)
         if _SETS_FORWARD.match(ast.unparse(statement)):
-            yield Found(WRAPPER, statement, Action.MANUAL, _FORWARD)
+            yield Found(WRAPPER, statement, Action.MANUAL, _FORWARD, severity=Severity.RAISES)
     of_fsdp2 = "fully_shard" in context.file.text and not context.references
     for name, message in () if of_fsdp2 else _CALLS.items():
         for call in context.file.calls.get(name, ()):
@@ -50,7 +64,10 @@ def find(context: Context) -> Iterator[Found]:
             model = owner or (call.args[0] if call.args else None)
             if model is not None and _is_sharded(context, model):
                 if not is_known_as_whole(context, call):
-                    yield Found(SHARDED, call, Action.MANUAL, message, f"{name}(...)")
+                    severity = Severity.SILENT if message is _DRAWN else None
+                    yield Found(
+                        SHARDED, call, Action.MANUAL, message, f"{name}(...)", severity=severity
+                    )
 
 
 def _is_sharded(context: Context, model: ast.expr) -> bool:

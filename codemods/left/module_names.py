@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-RULE = Rule("FSDP523", "names-of-modules")
+RULE = Rule("FSDP523", "names-of-modules", Severity.PRINTS)
 RULES = (RULE,)
 _WALKS = ("modules", "named_modules")
 
@@ -21,7 +21,10 @@ def find(context: Context) -> Iterator[Found]:
         compared = isinstance(context.file.parents[attribute], ast.Compare)
         subject = None if compared else subject_of(attribute.value)
         if subject is not None and is_any_module(context, subject):
-            message = "FSDP1's wrappers were modules, too: where their number or their names matter, count FSDPModules"
+            message = (
+                "No longer finds FSDP1's wrappers, which were modules of their own. "
+                "If their number or names matter, count the instances of `FSDPModule`."
+            )
             yield Found(RULE, attribute, Action.MANUAL, message)
 
 

@@ -43,7 +43,7 @@ def _of_runtime(context: Context) -> Iterator[Found]:
         if context.dotted(call.func) == {f"{RUNTIME}.local_shard"} and len(call.args) == 1:
             code = f"{context.source(call.args[0])}.to_local()"
             edits = lambda call=call, code=code: [context.replace(call, code)]  # noqa: E731
-            message = f"becomes {code}, this rank's shard"
+            message = f"Replaced by `{code}`, this rank's shard."
             yield Found(RULE, call, Action.REWRITE, message, edits=edits, removed=(call.func,))
 
 
@@ -62,7 +62,9 @@ def _found(context: Context, node: ast.expr) -> Iterator[Found]:
     if context.form == "torch":
         action, imports = Action.REWRITE, ()
         code = code if is_own else f"{source}.to_local()"
-    message = f"becomes {code}, this rank's shard as under FSDP1: ranks add up what they get"
+    message = (
+        f"Replaced by `{code}`, this rank's shard as under FSDP1: the ranks add their results up."
+    )
     edits = lambda: [context.replace(node, code)]  # noqa: E731
     yield Found(RULE, node, action, message, construct=construct, edits=edits, imports=imports)
     if context.form == "torch" and is_own:

@@ -11,18 +11,18 @@ from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
 from fsdp_migrate.facts.parameters import loop_of
 from fsdp_migrate.facts.scopes import Parameter
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP336", "optimizer-files")
 RULES = (RULE,)
 
 _SAVED = (
-    "is saved with this rank's shards as DTensors, which only as many ranks of FSDP2 can load: "
-    "get_optimizer_state_dict has whole states"
+    "Saves this rank's shards as DTensors, which only the same number of FSDP2 ranks can load. "
+    "Use `get_optimizer_state_dict` with `full_state_dict=True` to save whole states."
 )
 _LOADED = (
-    "takes FSDP1's files of flat shards without an error, and the next step() raises: save whole states once with FSDP1, and"
-    " load them by optim_state_dict_to_load"
+    "Loads FSDP1's per-rank files without complaint, but the next `optimizer.step()` raises. "
+    "Save whole states once with FSDP1, and load them with `set_optimizer_state_dict`."
 )
 _STATES = {"state_dict", "load_state_dict"}
 _BY_RANK = re.compile(r"(?s)(?:LOCAL|SHARDED)_STATE_DICT.*torch\.save\(")
@@ -45,7 +45,8 @@ def find(context: Context) -> Iterator[Found]:
             if not is_converted and not is_known_as_whole(context, call):
                 at = [attribute] if _leaves(context, call, used) else []
                 for node in (*at, *(_saved(context, call) if name == "state_dict" else ())):
-                    yield Found(RULE, node, Action.MANUAL, message)
+                    severity = Severity.RAISES if message is _LOADED else None
+                    yield Found(RULE, node, Action.MANUAL, message, severity=severity)
 
 
 def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:

@@ -17,28 +17,57 @@ from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.models import INNER, Models
 from fsdp_migrate.facts.parameters import PARTS, loop_of
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP507", "local-tensor-ops")
 RULES = (RULE,)
 
-_COUNT = "counts whole parameters on every rank, where FSDP1's were this rank's share: p.to_local() is that"
-_ROWS = "picks from the whole parameter, where FSDP1's shard had one dimension, and cannot be set: p.to_local() is the shard"
-_OTHER = "is another object than before wrapping, where use_orig_params=True kept it: take both behind it, or go by names"
-SHAPE = "now the whole parameter's shape decides, and FSDP1's shards had one dimension: training changes"
-_NAME = "names and modules now decide, under FSDP1 a unit's parameters were one, called _flat_param: training changes"
-_PARTS = "has all parameters of this part, where FSDP1's _flat_param were those of units: training changes if it has others"
+_COUNT = (
+    "Counts the elements of whole parameters. Under FSDP1 it counted this rank's shards, so a sum over ranks is now too "
+    "large: use `p.to_local().numel()` for the shard."
+)
+_ROWS = (
+    "Selects from the whole parameter, a DTensor, and cannot be assigned to. Under FSDP1 it selected from this rank's 1-D "
+    "shard: use `p.to_local()` for the shard."
+)
+_OTHER = (
+    "Is not the same object as before sharding; `use_orig_params=True` kept it under FSDP1. "
+    "Collect both after sharding, or compare names."
+)
+SHAPE = (
+    "Under FSDP1 every parameter here was a 1-D shard. Under FSDP2 the shape is the real one, so this test selects other "
+    "parameters: for example, weight decay starts to act on matrices."
+)
+_NAME = (
+    "Selects parameters by their real names now. "
+    "Under FSDP1 each unit had one parameter, `_flat_param`, so other parameters were selected."
+)
+_PARTS = (
+    "Returns all parameters of this part. Under FSDP1 it returned none unless the part contained a unit, so the program now "
+    "trains or selects more of them."
+)
 NORM = (
-    "measures whole parameters, and raises where a plain tensor is mixed in, where FSDP1 measured this rank's shards: "
-    "p.to_local() gives those"
+    "Now computes over whole parameters, and raises if a plain tensor is mixed in. "
+    "Under FSDP1 it computed over this rank's shards: use `p.to_local()` for those."
 )
 _FAILS = (
-    "fails on a DTensor: p.to_local() is this rank's shard, p.full_tensor() the whole parameter"
+    "Raises for a DTensor. "
+    "Use `p.to_local()` for this rank's shard, or `p.full_tensor()` for the whole parameter."
 )
-PLAIN = "a plain tensor beside DTensors fails: torch.zeros_like(p) and its like make one as p is"
-_STORAGE = "is the whole parameter's size, and holds nothing: p.to_local() has this rank's storage"
-_ADDRESS = "data_ptr() of a DTensor is 0: call it on p.to_local()"
-_VECTOR = "now gives a DTensor of the whole vector, where FSDP1 gave this rank's shards: use p.to_local() or p.full_tensor()"
+PLAIN = (
+    "Creates a plain tensor of the whole shape, which raises when it is combined with a DTensor. "
+    "Use `torch.zeros_like(p)` or similar."
+)
+_STORAGE = (
+    "Has the size of the whole parameter and contains no data. "
+    "Use `p.to_local()`, which has this rank's storage."
+)
+_ADDRESS = "Returns 0 for a DTensor. Call `data_ptr()` on `p.to_local()`."
+_VECTOR = (
+    "Returns a DTensor of the whole vector. Under FSDP1 it returned this rank's shards: "
+    "use `p.to_local()` or `p.full_tensor()`."
+)
+_RAISING = (_FAILS, PLAIN)
 
 # What is compared: `p.ndim >= 2`.
 SHAPES = ("ndim", "dim", "shape", "numel")
@@ -62,10 +91,11 @@ _FAILING = {
 def find(context: Context) -> Iterator[Found]:
     """Uses of sharded parameters as tensors."""
     for node, message in (*_asked(context), *_asked_of_whole(context), *_chosen(context)):
-        yield Found(RULE, node, Action.MANUAL, message)
+        severity = Severity.RAISES if message in _RAISING else None
+        yield Found(RULE, node, Action.MANUAL, message, severity=severity)
     for node in (*measured(context), *_asked_for_none(context)):
         if is_sharded(context, node) and not is_local_now(context, node):
-            yield Found(RULE, node, Action.MANUAL, f"now {NORM}", shortened(_use(context, node)))
+            yield Found(RULE, node, Action.MANUAL, NORM, shortened(_use(context, node)))
     for call in context.file.calls.get("parameters_to_vector", ()):
         if call.args and taken(context).are_parameters(call.args[0], context.file):
             yield Found(RULE, call, Action.MANUAL, _VECTOR)

@@ -8,14 +8,49 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import is_private
 from fsdp_migrate.facts.scopes import Imported
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-NAME = Rule("FSDP014", "private-api")
+NAME = Rule("FSDP014", "private-api", Severity.RAISES)
 RULES = (NAME,)
 
-# Names of torch's private FSDP1 modules, and what to do.
-_NAMES = NAME.table
-_OTHER = "reads FSDP1's private state, which an FSDP2 model does not have"
+_UNITS = "FSDP2 has no such state. Use `FSDPModule`: `isinstance(module, FSDPModule)` finds the sharded modules."
+_HANDLES = "FSDP2 has no handles. Use `unit.unshard()` to gather the parameters of a unit, and `unit.reshard()` to free them."
+_CALL = "FSDP2 has no such function. Call the model: its forward gathers and frees parameters."
+_READ = "FSDP2 has no such function. Read whole parameters with `p.full_tensor()`, on all ranks."
+LAZY_INIT = (
+    "FSDP2 needs no such call: the first forward initializes the model. "
+    'To move an idle model, use `model.to("cpu")` and `model.to("cuda")`.'
+)
+FLAT = (
+    "FSDP2 has no flat parameters: `unit.parameters()` are DTensors. "
+    "Use `p.to_local()` for this rank's shard of a parameter."
+)
+# Names of torch's private FSDP1 modules, and what to do. The page of the rule shows the same.
+NAMES = {
+    "FlatParameter": FLAT,
+    "FlatParamHandle": _HANDLES,
+    "_get_fsdp_handles": _HANDLES,
+    "_module_handle": _HANDLES,
+    "_FSDPState": _UNITS,
+    "_get_module_fsdp_state": _UNITS,
+    "_get_module_fsdp_state_if_fully_sharded_module": _UNITS,
+    "_has_fsdp_params": _UNITS,
+    "_get_fsdp_states": _UNITS,
+    "_is_fsdp_flattened": "FSDP2 has no flat parameters. Use `isinstance(parameter, DTensor)`.",
+    "_lazy_init": LAZY_INIT,
+    "_post_forward": _CALL,
+    "_pre_forward": _CALL,
+    "_root_pre_forward": _CALL,
+    "_reshard": "FSDP2 has no such function. Use `unit.reshard()` to free the parameters of a unit.",
+    "_unshard": "FSDP2 has no such function. Use `unit.unshard()` to gather the parameters of a unit.",
+    "_unshard_fsdp_state_params": _READ,
+    "_unshard_params": _READ,
+    "_unshard_params_for_summon": _READ,
+}
+_OTHER = (
+    "Reads FSDP1's private state, which an FSDP2 model does not have. "
+    "Rewrite this code with public functions of FSDP2."
+)
 # Names that mean the same for any module, and modules of such names.
 _HARMLESS = frozenset(
     """FSDP_PREFIX FSDP_WRAPPED_MODULE HandleTrainingState TrainingState _ConfigAutoWrap _Policy _fsdp_extensions
@@ -36,7 +71,7 @@ def find(context: Context) -> Iterator[Found]:
         yield from _name(context, node)
     for name, alias in imported.items():
         if not context.file.loads.get(name):
-            yield Found(NAME, alias, Action.MANUAL, _NAMES.get(alias.name, _OTHER), alias.name)
+            yield Found(NAME, alias, Action.MANUAL, NAMES.get(alias.name, _OTHER), alias.name)
 
 
 def _imports(context: Context) -> Iterator[tuple[str, Imported, str]]:
@@ -75,9 +110,9 @@ def _name(context: Context, node: ast.expr) -> Iterator[Found]:
     name = next((path.rpartition(".")[2] for path in paths if _concerns(path)), None)
     if name is None:
         return
-    message = _NAMES.get(name, _OTHER)
+    message = NAMES.get(name, _OTHER)
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        message = "replaces a part of torch's FSDP1, which FSDP2 does not run"
+        message = "Patches a part of torch's FSDP1, which FSDP2 does not run. Remove this patch, or patch FSDP2."
     yield Found(NAME, node, Action.MANUAL, message, name)
 
 

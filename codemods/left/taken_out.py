@@ -22,16 +22,21 @@ _TAKING = {
     "named_modules": Kind.NAMED_MODULES,
 }
 USES = {
-    "value": "reads a parameter, which was this rank's shard under FSDP1, and is a DTensor of the whole one now: "
-    "read p.to_local(), or p.full_tensor()",
-    "drawn": "draws values for a parameter, which was this rank's shard under FSDP1, and is a DTensor now: "
-    "initialize before sharding",
-    "saved": "saves parameters as DTensors of the ranks of this run: save get_model_state_dict() instead",
-    "order": "goes by number or place of parameters, of which FSDP1 had one for each unit: go by names",
-    "freeze": "froze nothing of FSDP1's flat parameter, and freezes this part now: check what trains",
-    "name": "tests a name that had _fsdp_wrapped_module in it under FSDP1, and has not now: test it without that",
-    "class": "looks up the class of a module, and a sharded module is of a class of its own: look up by isinstance",
-    "children": "had FSDP1's wrapper between a unit and its children, and finds the children themselves now: check the depth",
+    "value": "Reads a parameter, which is now a DTensor of the whole parameter; under FSDP1 it was this rank's shard. "
+    "Read `p.to_local()` or `p.full_tensor()`.",
+    "drawn": "Draws random values for a parameter, which is now a DTensor; under FSDP1 it was this rank's shard. "
+    "Initialize the model before sharding it.",
+    "saved": "Saves parameters as DTensors, which only the same number of ranks can load. "
+    "Save the result of `get_model_state_dict(model)` instead.",
+    "order": "Depends on the number or position of parameters; under FSDP1 each unit had one. "
+    "Use their names instead.",
+    "freeze": "Now freezes this part. Under FSDP1 it had no effect on the flat parameter: check which parameters train.",
+    "name": "Tests a name that contained `_fsdp_wrapped_module` under FSDP1 and no longer does. "
+    "Test for the name without it.",
+    "class": "Looks up the exact class of a module, which is a new class for a sharded module. "
+    "Look it up with `isinstance`.",
+    "children": "Now finds the children themselves. Under FSDP1 the wrapper was one more level between a unit and its "
+    "children: check the depth.",
 }
 
 
@@ -48,7 +53,7 @@ def find(context: Context) -> Iterator[Found]:
     for (_, use), nodes in found.items():
         nodes.sort(key=lambda node: (node.lineno, node.col_offset))
         lines = sorted({node.lineno for node in nodes[1:]} - {nodes[0].lineno})
-        others = f" (also lines {', '.join(map(str, lines))})" if lines else ""
+        others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
         yield Found(RULE, nodes[0], Action.MANUAL, f"{USES[use]}{others}")
 
 

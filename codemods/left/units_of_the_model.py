@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import Definition, Program, is_module
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.source import is_test
 
 RULE = Rule("FSDP530", "class-of-a-unit")
@@ -36,17 +36,24 @@ _WORDS = (
     rb"|\b(?:self\.__class__|type\(self\))(?:, *self\)|\.(?:__bases?__|__mro__|mro\())"
 )
 
-_KEYWORD = "raises, as fully_shard derives a class of each unit's without {}: give that a default"
-_HIDDEN = "is FSDP2's method on a unit, which hides the model's own: give that another name"
+_KEYWORD = (
+    "Raises, because `fully_shard` derives a new class from each unit's class and does not pass `{}`. "
+    "Give it a default value."
+)
+_HIDDEN = (
+    "Is hidden by FSDP2's method of the same name on each sharded module. "
+    "Rename the model's own method."
+)
 _BASE = (
-    "calls itself without an end, as a unit's class is one that fully_shard derives: write super()"
+    "Recurses without end, because `fully_shard` derives a new class from each unit's class. "
+    "Write `super()` without arguments."
 )
 _BASES = (
     "has FSDP2's class in front of the model's own, and that in front of its base: write super()"
 )
 _CASTS = (
-    "runs units outside of the model's forward, where FSDP1 cast their inputs as a root's: drop cast_forward_inputs=False "
-    "of their policy (like_fsdp1: root_inputs)"
+    "Runs units outside the model's forward. FSDP1 cast their inputs to low precision there, FSDP2 does not: "
+    "remove `cast_forward_inputs=False` from their policy."
 )
 
 
@@ -56,12 +63,14 @@ def find(context: Context) -> Iterator[Found]:
         return
     for construction in constructions(context):
         for file, node, message in _of_units(construction):
+            severity = Severity.SILENT if message is _HIDDEN else Severity.RAISES
             if file is context.file:
-                yield Found(RULE, node, Action.MANUAL, message, shortened(file.source(node)))
+                construct = shortened(file.source(node))
+                yield Found(RULE, node, Action.MANUAL, message, construct, severity=severity)
             else:
                 place = f"{file.shown}:{getattr(node, 'lineno', 1)}"
                 yield Found(
-                    RULE, construction.call, Action.MANUAL, f"{place} {message}", "fully_shard"
+                    RULE, construction.call, Action.MANUAL, f"In {place}: {message}", "fully_shard"
                 )
     if context.form == "torch" and any(map(_is_low, constructions(context))):
         for call in _run_by_methods(context):

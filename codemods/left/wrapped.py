@@ -14,13 +14,17 @@ RULE = Rule("FSDP528", "wrapped-module")
 RULES = (RULE,)
 
 _WAS = "`{}` was the module inside FSDP1's wrapper"
-_IS = "It is the sharded model now"
-_STATE = f"{_WAS}, and its state dict had this rank's shards. {_IS}, whose state dict has {{}}: check what saves and loads it"
+_IS = "Now it is the sharded model itself"
+_STATE = f"{_WAS}, and this returned this rank's shards. {_IS}, and this returns {{}}: check the code that saves and loads it."
 _LOADED = (
-    f"{_WAS}, and took this rank's shards. {_IS} and takes {{}}: check what saves and loads them"
+    f"{_WAS}, and this loaded this rank's shards. {_IS}, and this loads {{}}: "
+    "check the code that saves and loads them."
 )
-_APPLIED = f"{_WAS}, and the function saw this rank's shards. {_IS}, and the function sees {{}}: check what it does with them"
-_TESTED = f"{_WAS}, for which this was false. {_IS}, and this is true: check what depends on it"
+_APPLIED = (
+    f"{_WAS}, and the function saw this rank's shards. {_IS}, and the function sees {{}}: "
+    "check what it does with them."
+)
+_TESTED = f"{_WAS}, so this was false. {_IS}, so this is true: check the code that depends on it."
 _METHODS = {"state_dict": _STATE, "load_state_dict": _LOADED, "apply": _APPLIED}
 
 

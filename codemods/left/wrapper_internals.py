@@ -4,18 +4,55 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.left.private_names import FLAT, LAZY_INIT
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, values_given
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-ATTRIBUTE = Rule("FSDP366", "wrapper-internals")
+ATTRIBUTE = Rule("FSDP366", "wrapper-internals", Severity.RAISES)
 RESHARD = Rule("FSDP368", "handle-reshard")
 RULES = (ATTRIBUTE, RESHARD)
 
-# Attributes of FSDP1's wrapper that the bridge's does not have, and what to do.
-ATTRIBUTES = ATTRIBUTE.table
-FLAT = ATTRIBUTES["_flat_param"]
+_HANDLES = "FSDP2 has no handles. Use `unit.unshard()` to gather the parameters of a unit, and `unit.reshard()` to free them."
+_HOOKS = "FSDP2 has no communication hooks. Set `reduce_dtype` of the mixed precision policy to compress gradients."
+_STREAMS = (
+    "FSDP2 gives each root model its own streams. "
+    "Remove this, or use `share_comm_ctx` of `torch.distributed.fsdp` to share them."
+)
+# Attributes of FSDP1's wrapper that a model on FSDP2 does not have, and what to do. The page of the rule shows the same.
+ATTRIBUTES = {
+    "_all_fsdp_states": "FSDP2 has no such list. Use `[m for m in model.modules() if isinstance(m, FSDPModule)]`.",
+    "_all_handles": _HANDLES,
+    "_free_event_queue": _HANDLES,
+    "_fully_sharded_module_to_handle": _HANDLES,
+    "_handle": _HANDLES,
+    "_handles": _HANDLES,
+    "_unshard_event": _HANDLES,
+    "_wait_unshard_streams_on_current_stream": _HANDLES,
+    "_assert_state": "FSDP2 has no training states to check. Remove this call.",
+    "_comm_hook": _HOOKS,
+    "_comm_hook_state": _HOOKS,
+    "_exec_order_data": (
+        "FSDP2 records no execution order. Use `set_modules_to_forward_prefetch` to set the order of prefetching."
+    ),
+    "_flat_param": FLAT,
+    "_fsdp_extension": "FSDP2 has no extensions. Pass a mesh with a tensor-parallel dimension.",
+    "_has_params": "FSDP2 has no such attribute. Test whether `list(unit.parameters())` is empty.",
+    "_lazy_init": LAZY_INIT,
+    "_pre_unshard_stream": _STREAMS,
+    "_streams": _STREAMS,
+    "_unshard_stream": _STREAMS,
+    "_reset_lazy_init": "FSDP2 cannot be reset. Create a new model and shard it.",
+    "_sync_gradients": (
+        "FSDP2 has no such attribute. Use `set_requires_gradient_sync()` to turn the reduction of gradients on and off."
+    ),
+    "_unshard": "FSDP2 has no such method. Use `unit.unshard()` to gather the parameters of a unit.",
+    "params": (
+        "FSDP2 has no list of flat parameters. "
+        "Use `model.parameters()` once: a unit's `parameters()` include those of the units in it."
+    ),
+}
 # Attributes of flat parameters, and of what held them, that nothing else has.
 _OF_FLAT = frozenset(
     """_flat_param_to _full_param_padded _is_grad_none_mask _local_shard _mp_shard _param_infos _saved_grad_shard
@@ -25,8 +62,8 @@ _OF_FLAT = frozenset(
 )
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
 _MOVES = (
-    'FSDP2 has no flat parameters: model.to("cpu") and model.to("cuda") move the whole model, in the place of the loop '
-    "around this"
+    "Raises, because FSDP2 has no flat parameters. "
+    'Replace the whole loop by `model.to("cpu")` or `model.to("cuda")`.'
 )
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
 _LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
@@ -54,25 +91,26 @@ def _asked_for(context: Context) -> Iterator[Found]:
         for call in context.file.calls.get(name, ()):
             asked = getattr(call.args[1], "value", None) if len(call.args) > 1 else None
             if asked in _UNMISTAKABLE | _OF_FLAT:
-                message = f"never has {asked}: {ATTRIBUTES.get(asked, FLAT)}"
+                message = f"Never finds `{asked}` under FSDP2. {ATTRIBUTES.get(asked, FLAT)}"
                 yield Found(ATTRIBUTE, call, Action.MANUAL, message, f"{name}(...)")
 
 
 def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     owner, name = attribute.value, attribute.attr
     if context.fsdp1(owner) == CLASS:
-        message = f"sets {name} of FSDP1's class, which FSDP2 does not use"
+        message = f"Has no effect: FSDP2 does not use `{name}` of FSDP1's class. Remove this line."
         if isinstance(attribute.ctx, ast.Store):
             yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
         return
     call = _reshard(context, attribute)
     if call is not None:
         code = f"{context.source(owner)}.reshard()"
-        message = f"{code} frees the same unit"
+        message = f"Replaced by `{code}`, which frees the same parameters."
         if context.plain:
             edits = lambda: [context.replace(call, code)]  # noqa: E731
             yield Found(RESHARD, call, Action.REWRITE, message, edits=edits)
         else:
+            message = f"Raises, because FSDP2 has no handles. Use `{code}`, which frees the same parameters."
             yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
         return
     likely = name in _UNMISTAKABLE or (name in _LIKELY and _speaks(context))
@@ -142,5 +180,5 @@ def _flat_names(context: Context) -> Iterator[Found]:
             isinstance(parent, ast.Call) and getattr(parent.func, "attr", "") == "endswith"
         )
         if tested and isinstance(constant.value, str) and constant.value.endswith("_flat_param"):
-            message = "no parameter has this name under FSDP2: each keeps its own"
+            message = "Matches no parameter: under FSDP2 each parameter has its own name. Test for that name."
             yield Found(ATTRIBUTE, parent, Action.MANUAL, message)

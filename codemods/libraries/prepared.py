@@ -23,7 +23,7 @@ from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.prepared import Prepared, prepared_of
 from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.facts.unreached import is_for_others
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
 
@@ -35,37 +35,51 @@ _PYTHON = (
 )
 _SETS = Search(_PYTHON)
 _SECOND = Search(r"\bfully_shard\b")
-_FROZEN = "of one without an optimizer, prepare_model(m, evaluation_mode=True) keeps it whole, fully_shard shards it"
+_FROZEN = (
+    "For a model without an optimizer, use `prepare_model(model, evaluation_mode=True)`, which does not shard it, or "
+    "`fully_shard`."
+)
 _TOGETHER = (
-    f"raises under FSDP2: a model and its optimizer go through one call of prepare(); {_FROZEN}"
+    f"Raises under FSDP2: pass a model and its optimizer to the same call of `prepare()`. {_FROZEN}"
 )
-_ONE = f"raises under FSDP2: one call of prepare() takes one model, with its optimizer; {_FROZEN}"
+_ONE = f"Raises under FSDP2: pass only one model, with its optimizer, to each call of `prepare()`. {_FROZEN}"
 _STATES = (
-    "gives DTensors, where FSDP1 gave whole tensors: accelerator.get_state_dict(model) still does"
+    "Returns DTensors under FSDP2; under FSDP1 it returned whole tensors. "
+    "Use `accelerator.get_state_dict(model)` for whole tensors."
 )
-_NORM = (
-    "fails on the DTensor that accelerator.clip_grad_norm_ returns under FSDP2: take norm.item()"
+_NORM = "Raises under FSDP2, because `accelerator.clip_grad_norm_` returns a DTensor. Use `norm.item()`."
+_COUNT = (
+    "Counts the elements of whole parameters. "
+    "Under FSDP1 it counted this rank's shards, so a sum over ranks is now too large."
 )
-_COUNT = "counts whole parameters on every rank, where FSDP1's were this rank's share"
-_NAMES = "has the original names, where FSDP1 without use_orig_params had _flat_param: groups by these names change"
+_NAMES = (
+    "Returns the original parameter names. Under FSDP1 without `use_orig_params=True` all were `_flat_param`, so groups "
+    "selected by these names change, such as those without weight decay."
+)
 _BY_TRANSFORMERS = {"get_parameter_names": _NAMES} | dict.fromkeys(
     ("get_model_param_count", "num_parameters"), _COUNT
 )
-_FLUSH = "gave FSDP1's root whole parameters for what follows: FSDP2 frees them, and methods beside forward fail on them"
-_BESIDE = 'calls a part of the model, whose root is whole inside of forward alone: register_fsdp_forward_method(model, "{}")'
+_FLUSH = (
+    "Left the root's parameters gathered under FSDP1. FSDP2 frees them again, so methods other than `forward` raise: "
+    "register those with `register_fsdp_forward_method`."
+)
+_BESIDE = (
+    "Calls a part of the model outside its `forward`, where the root's parameters are sharded. "
+    'Call `register_fsdp_forward_method(model, "{}")` after sharding.'
+)
 _PART = re.compile(r"self(\.\w+)+\.(?:forward|generate)")
 _CALLS_PART = rb"\bself\.[\w.]+\.(?:forward|generate)\b"
-_TEST = "is False for a model that Accelerate shards by FSDP2: test for FSDPModule, too"
-_GONE = "raises AttributeError on a model that Accelerate shards by FSDP2: {}"
+_TEST = "Is false for a model that Accelerate shards with FSDP2. Test for `FSDPModule` as well."
+_GONE = "Raises `AttributeError` for a model that Accelerate shards with FSDP2. {}"
 # What FSDP1's class has and `FSDPModule` has not.
 _MISSING: dict[str, tuple[Rule, str]] = {
-    "clip_grad_norm_": (CLIP, "accelerator.clip_grad_norm_(model.parameters(), limit)"),
-    "no_sync": (NO_SYNC, "accelerator.no_sync(model)"),
-    "module": (MODEL, "accelerator.unwrap_model(model)"),
-    "sharding_strategy": (MODEL, "accelerator.state.fsdp_plugin says how it shards"),
+    "clip_grad_norm_": (CLIP, "Use `accelerator.clip_grad_norm_(model.parameters(), max_norm)`."),
+    "no_sync": (NO_SYNC, "Use `accelerator.no_sync(model)`."),
+    "module": (MODEL, "Use `accelerator.unwrap_model(model)`."),
+    "sharding_strategy": (MODEL, "Use the settings in `accelerator.state.fsdp_plugin`."),
 } | dict.fromkeys(
     ("check_is_root", "compute_device", "limit_all_gathers", "process_group", "training_state"),
-    (MODEL, "FSDP2 has no such attribute"),
+    (MODEL, "Remove it."),
 )
 
 
@@ -136,7 +150,7 @@ def _asked(context: Context) -> Iterator[Found]:
         withs = (each for each in file.ancestors(call) if isinstance(each, ast.With))
         items = (context.source(item.context_expr) for each in withs for item in each.items)
         if not any("state_dict_type" in each or "summon_full" in each for each in items):
-            yield Found(MODEL, call, Action.MANUAL, _STATES)
+            yield Found(MODEL, call, Action.MANUAL, _STATES, severity=Severity.SILENT)
 
 
 def _saved(file: File) -> Iterator[ast.Call]:
@@ -157,7 +171,7 @@ def _called(context: Context) -> Iterator[Found]:
         for call in file.calls.get(name, ()):
             owner = call.args[0] if call.args else getattr(call.func, "value", None)
             if owner is not None and context.can_be_model(owner) and not is_for_others(file, call):
-                yield Found(MODEL, call, Action.MANUAL, message)
+                yield Found(MODEL, call, Action.MANUAL, message, severity=Severity.SILENT)
     for flush in (each.value for each in file.of(ast.Expr)):
         if isinstance(flush, ast.Call) and context.can_be_model(flush.func):
             yield Found(MODEL, flush, Action.MANUAL, _FLUSH)
@@ -221,4 +235,4 @@ def _tested(context: Context) -> Iterator[Found]:
         if name == CLASS and reference not in rewritten and is_tested(context, reference):
             test = next(n for n in context.file.ancestors(reference) if isinstance(n, ast.Call))
             if context.can_be_model(test.args[0]) and not is_for_others(context.file, test):
-                yield Found(MODEL, test, Action.MANUAL, _TEST)
+                yield Found(MODEL, test, Action.MANUAL, _TEST, severity=Severity.SILENT)

@@ -1,13 +1,14 @@
 """The rules for programs that use FSDP1 through another library: for its configuration files, and for Python."""
 
 from fsdp_migrate.codemods.rule import Rule
+from fsdp_migrate.findings import Severity
 
-ACCELERATE = Rule("FSDP801", "accelerate-config")
-TRANSFORMERS = Rule("FSDP802", "training-arguments")
-AXOLOTL = Rule("FSDP803", "axolotl-config")
-PLUGIN = Rule("FSDP804", "accelerate-plugin")
-FLAGS = Rule("FSDP805", "launch-flags")
-LIGHTNING = Rule("FSDP806", "lightning-strategy")
-VERL = Rule("FSDP807", "verl-strategy")
-MODEL = Rule("FSDP808", "accelerate-model")
+ACCELERATE = Rule("FSDP801", "accelerate-config", Severity.RAISES)
+TRANSFORMERS = Rule("FSDP802", "training-arguments", Severity.RAISES)
+AXOLOTL = Rule("FSDP803", "axolotl-config", Severity.RAISES)
+PLUGIN = Rule("FSDP804", "accelerate-plugin", Severity.RAISES)
+FLAGS = Rule("FSDP805", "launch-flags", Severity.RAISES)
+LIGHTNING = Rule("FSDP806", "lightning-strategy", Severity.RAISES)
+VERL = Rule("FSDP807", "verl-strategy", Severity.RAISES)
+MODEL = Rule("FSDP808", "accelerate-model", Severity.RAISES)
 RULES = (ACCELERATE, TRANSFORMERS, AXOLOTL, PLUGIN, FLAGS, LIGHTNING, VERL, MODEL)

@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.configuration import table, tree
 from fsdp_migrate.configuration.edits import edits_of
-from fsdp_migrate.configuration.launching import LEFT_OUT, OF_VERL, UNSURE, said_of
+from fsdp_migrate.configuration.launching import LEFT_OUT, OF_VERL, UNSURE, is_left_out, said_of
 from fsdp_migrate.configuration.project import Project
 from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
@@ -26,12 +26,14 @@ from fsdp_migrate.source import is_test
 RULES = rules.RULES
 
 _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
-_FROM_ENVIRONMENT = "is FSDP1 unless FSDP_VERSION is 2 in the environment: pass fsdp_version=2"
+_FROM_ENVIRONMENT = (
+    "Selects FSDP1, unless the environment sets `FSDP_VERSION=2`. Pass `fsdp_version=2`."
+)
 _SWITCH = "ACCELERATE_USE_FSDP"
 _IS_FSDP = r"[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])"
 _STRATEGY = re.compile(rf"\b(?P<name>\w*(?:strategy|STRATEGY)){_IS_FSDP}")
 _STRATEGIES = Search(f"strategy{_IS_FSDP}|STRATEGY{_IS_FSDP}")  # found sooner
-_UNEQUAL = "is False for verl's fsdp2, which shards as well: test for both"
+_UNEQUAL = "Is false for verl's `fsdp2`, which shards the model as well. Test for both values."
 # What a test calls that trains, or starts what does.
 _STARTS = re.compile(
     r"(?:\b|_)(?:backward|execute|fit|init_process_group|launch|(?<!pytest\.)main|prepare|run|spawn|step|train)\w*\("
@@ -53,7 +55,7 @@ def find(context: Context) -> Iterator[Found]:
             given = field.value
             default = keyword(given, "default") if isinstance(given, ast.Call) else given
             if isinstance(default, ast.Constant) and table.options_of(default.value):
-                message = f"is FSDP1 by default: True there, and in fsdp_config: {table.STRATEGY}"
+                message = f"Selects FSDP1 by default. Write `True` here. In `fsdp_config`, {table.STRATEGY}."
                 yield Found(rules.TRANSFORMERS, field, Action.MANUAL, message)
     if not is_accelerates(context):
         yield from _of_plugin(file)
@@ -69,9 +71,8 @@ def _of_plugin(file: File) -> Iterator[Found]:
     """Fields of a plugin that a program sets itself, and version 2 has no use for."""
     for field in (field for name in table.REMOVED for field in file.attributes.get(name, ())):
         if isinstance(field.ctx, ast.Store) and last_name(field.value).endswith("fsdp_plugin"):
-            yield Found(
-                rules.PLUGIN, field, Action.MANUAL, f"{LEFT_OUT}{table.REMOVED[field.attr]}"
-            )
+            message = LEFT_OUT.format(table.REMOVED[field.attr])
+            yield Found(rules.PLUGIN, field, Action.MANUAL, message)
 
 
 def _of_environment(context: Context) -> Iterator[Found]:
@@ -86,7 +87,7 @@ def _of_environment(context: Context) -> Iterator[Found]:
             given = str(value.value) if isinstance(value, ast.Constant) else UNSURE
             said = said_of(name.value, given)
             # With a version the program knows both: what is left out for version 2 has no meaning there.
-            if said and ("FSDP_VERSION" not in file.text or said.startswith(LEFT_OUT)):
+            if said and ("FSDP_VERSION" not in file.text or is_left_out(name.value)):
                 yield Found(rules.FLAGS, place, Action.MANUAL, said)
 
 
@@ -159,7 +160,7 @@ class _Reader:
             found = list(self.section(call))
             yield from found
             if not found and "fsdp" in given and _is_conditional(given["fsdp"].value):
-                message = f"True there, and in fsdp_config: {table.STRATEGY}"
+                message = f"Selects FSDP1. Write `True` here. In `fsdp_config`, {table.STRATEGY}."
                 yield Found(rules.TRANSFORMERS, given["fsdp"], Action.MANUAL, message)
 
     def plugin(self, call: ast.Call) -> Iterator[Found]:
@@ -193,7 +194,9 @@ class _Reader:
         for each in said:
             plain = each.change is not None and self.context.plain
             message = (
-                each.message if plain or not each.change else "stays as it is: only imports change"
+                each.message
+                if plain or not each.change
+                else "Unchanged: `--form bridge` changes only imports."
             )
             first = plain and each.change is changes[0]
             yield Found(
@@ -215,7 +218,7 @@ class _Reader:
             if "#" in line or "def " in line or _only_reads(self.context, place):
                 continue
             if found["sign"] != "==":
-                said = f"selects FSDP1 in verl: write {found['name']} fsdp2"
+                said = f"Selects FSDP1 in verl. Set `{found['name']}` to `fsdp2`."
                 yield Found(rules.VERL, place, Action.MANUAL, said)
             elif not knows_both:
                 yield Found(rules.VERL, place, Action.MANUAL, _UNEQUAL)

@@ -12,7 +12,7 @@ from fsdp_migrate.findings import Action
 
 RULES: tuple[Rule, ...] = ()  # listed with the tests of the class
 
-_MODULE = "becomes nn.Module: FSDPModule is a mixin, which has no parameters for a type checker"
+_MODULE = "Replaced by `nn.Module`: for a type checker, `FSDPModule` has no `parameters()`."
 
 
 def find(context: Context) -> Iterator[Found]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from fsdp_migrate.codemods.constructor.assumption_table import INTERFACE, METHODS, STATE_DICTS
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction, constructions
 from fsdp_migrate.codemods.constructor.rows import SETTING
 from fsdp_migrate.codemods.context import Context, shortened
@@ -23,18 +24,16 @@ from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 RULES: tuple[Rule, ...] = ()  # listed with those of the constructor
 
-_SAID = ASSUMPTION.table
-_INTERFACE = [name for name, said in _SAID.items() if said.startswith("raises on")]
 # What `methods` and `hooks` have findings for, unless it is asked for by a string.
 _REPLACED = ("_fsdp_wrapped_module", "module", "no_sync", "register_comm_hook")
-_ASKED = (*_INTERFACE, "clip_grad_norm_", "no_sync")
+_ASKED = {**INTERFACE, **METHODS}
 # By which words an assumption matters: `model.rank`, `hasattr(model, "rank")` and `getattr(model, name)` for the interface.
 WORDS = {
-    "interface": rf"(?<!\bself)\.(?:{'|'.join((*_INTERFACE, *_REPLACED))})\b(?! import)"
+    "interface": rf"(?<!\bself)\.(?:{'|'.join((*INTERFACE, *_REPLACED))})\b(?! import)"
     rf"|\b(?:get|has)attr\((?![^()\n]*,\s*[\"'](?!(?:{'|'.join(_ASKED)})[\"']))",
     "parameter_attributes": SETTING,
     "data_writes": r"(?<!\bself)\.data\s*=[^=]",
@@ -46,10 +45,19 @@ WORDS = {
     "sharded_after_forward": r"no_grad|inference_mode|\.eval\(\)",
     "whole_in_apply": r"(?<!\w)[a-z_]\w*\.apply\(",
 }
-_DATA = "changes nothing, as FSDP2 goes on with the memory that it had: p.data.copy_(x), of DTensors, changes that"
-_LOST = "is lost where the model is sharded, which replaces its parameters: set it after line {}"
-_OLDER = "holds the parameters of before fully_shard, which train nothing: make it after line {}"
-_NAME = "is FSDPBlock for a unit of class Block: ask isinstance(module, Block)"
+_DATA = "Has no effect: FSDP2 continues with the old memory. Write `p.data.copy_(x)`, where `x` is a DTensor as well."
+_LOST = (
+    "Is lost when the model is sharded, because sharding replaces its parameters. "
+    "Set this attribute after line {}."
+)
+_OLDER = (
+    "Holds the parameters from before `fully_shard`, which are no longer trained. "
+    "Create this optimizer after line {}."
+)
+_NAME = (
+    "Is `FSDPBlock` for a sharded module of class `Block`, so comparisons with `Block` fail. "
+    "Use `isinstance(module, Block)`."
+)
 
 
 class Line(NamedTuple):
@@ -65,9 +73,10 @@ def find(context: Context) -> Iterator[Found]:
     if context.form == "torch" and context.models.shards(context.file):
         for switch, node, message in context.program.once(_lines, str(context.file.path)):
             if message:
-                text = f"{message} (like_fsdp1: {switch})"
+                text = f"{message} (`--form auto` keeps FSDP1's behaviour: `{switch}`.)"
                 construct = shortened(context.source(node))
-                yield Found(ASSUMPTION, node, Action.MANUAL, text, construct)
+                severity = Severity.RAISES if switch == "interface" else None
+                yield Found(ASSUMPTION, node, Action.MANUAL, text, construct, severity=severity)
 
 
 def is_elsewhere(context: Context, switch: str) -> bool:
@@ -100,17 +109,20 @@ def _lines(program: Program, path: str) -> list[Line]:
 
 def _interface(context: Context) -> Iterator[Line]:
     """`model.process_group`, `hasattr(model, "no_sync")`."""
-    for name in (*_INTERFACE, *_REPLACED):
+    for name in (*INTERFACE, *_REPLACED):
         for attribute in context.file.attributes.get(name, ()):
             if context.fsdp1(attribute.value) == CLASS:
                 yield Line("interface", attribute, "")
             elif isinstance(attribute.ctx, ast.Load) and context.can_be_model(attribute.value):
-                yield Line("interface", attribute, "" if name in _REPLACED else _SAID[name])
+                message = ""
+                if name in INTERFACE:
+                    message = f"Raises `AttributeError`: an FSDP2 model has no `{name}`. {INTERFACE[name]}"
+                yield Line("interface", attribute, message)
     for call in (*context.file.calls.get("getattr", ()), *context.file.calls.get("hasattr", ())):
         name = str(getattr(call.args[1], "value", "")) if len(call.args) > 1 else ""
         if name in _ASKED and context.can_be_model(call.args[0]):
-            way = _SAID[name].partition(": ")[2]
-            yield Line("interface", call, f"finds no {name} on a model of fully_shard: {way}")
+            message = f"Finds no `{name}` on an FSDP2 model. {_ASKED[name]}"
+            yield Line("interface", call, message)
 
 
 def _states(context: Context) -> Iterator[Line]:
@@ -119,7 +131,7 @@ def _states(context: Context) -> Iterator[Line]:
         if is_typed(context.file, attribute):
             yield Line("whole_state_dicts", attribute, "")
     for attribute, is_rewritten in untyped(context):
-        message = "" if is_rewritten else _SAID[attribute.attr]
+        message = "" if is_rewritten else STATE_DICTS[attribute.attr]
         yield Line("whole_state_dicts", attribute, message)
 
 

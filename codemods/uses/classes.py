@@ -20,19 +20,28 @@ from fsdp_migrate.findings import Action
 RULE = Rule("FSDP007", "isinstance")
 RULES = (RULE,)
 
-_FIRST = "is true for every sharded model now, so that the branch for FSDP1's class below is not taken: ask for that first"
-_TOO = "is true of the models of FSDP1's constructors, too, from now on: what it decides for FSDP2 alone is theirs as well"
+_FIRST = (
+    "Is now true for every sharded model, so the branch for FSDP1's class below no longer runs. "
+    "Test for FSDP1's class first."
+)
+_TOO = (
+    "Is now also true for the models that FSDP1's constructor used to wrap. "
+    "Check that the code for FSDP2 suits them."
+)
 _ALWAYS_FALSE = (
-    "left out FSDP1's wrappers: a unit is the module itself, so this is always false now"
+    "Skipped FSDP1's wrappers. FSDP2 has no separate wrapper, so this is now always false"
 )
 _BOTH = (
-    "met FSDP1's wrapper and the module in it one after the other, which are one module now: only the branch for FSDP "
-    "runs for it, so do there what the other branch did with the module"
+    "Now matches the module itself, because there is no separate wrapper. The branch for ordinary modules used to run for "
+    "this module and no longer does: call it here as well."
 )
-_FALSE = "is false of every model that fully_shard shards: ask for FSDPModule"
+_FALSE = "Is false for every model sharded by `fully_shard`. Test for `FSDPModule`."
 _SECOND = re.compile(r"fsdp_?2", re.IGNORECASE)
 _OF_ACCELERATE = ("prepare", "prepare_model", "extract_model_from_parallel", "unwrap_model")
-_NOT_KNOWN = "Accelerate asks for torch's FSDP1, which a model on FSDP2 is not: it may wrap it again, or not unwrap it"
+_NOT_KNOWN = (
+    "Accelerate recognizes only torch's FSDP1 here, so it may wrap this model again or fail to unwrap it. "
+    "Let Accelerate shard the model, or do not pass it here."
+)
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -58,7 +67,7 @@ def find(context: Context) -> Iterator[Found]:
             RULE,
             reference,
             Action.REWRITE,
-            "becomes FSDPModule, the class of every unit",
+            "Replaced by `FSDPModule`, the class of every sharded module.",
             edits=lambda node=reference: [context.rename(node, "FSDPModule")],  # type: ignore[misc]
             imports=(Import(TORCH, "FSDPModule", reference),),
             removed=(reference,),
@@ -100,14 +109,14 @@ def _of_wrappers(context: Context, reference: ast.expr, selects: Selects) -> Fou
             raise Refused("other models stay in FSDP1's wrapper")
         edits()
     except Refused as refusal:
-        message = f"{_ALWAYS_FALSE}: remove it yourself, because {refusal}"
+        message = f"{_ALWAYS_FALSE}. Remove it yourself, because {refusal}."
         return Found(RULE, reference, Action.MANUAL, message)
     around = context.file.parents[outermost(context.file, test)]
     return Found(
         RULE,
         around if isinstance(around, ast.If) else test,
         Action.REWRITE,
-        f"{_ALWAYS_FALSE} and is removed",
+        f"{_ALWAYS_FALSE} and is removed.",
         context.source(test),
         edits=edits,
         removed=(reference,) if is_among_others else (test,),

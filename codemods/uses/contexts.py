@@ -27,8 +27,8 @@ from fsdp_migrate.findings import Action
 
 _OF_MODELS = ("state_dict", "load_state_dict")
 _NOT_HERE = (
-    "sets a type for state dicts that other code asks for. FSDP2 has no types: give that code "
-    "get_model_state_dict(model, options=StateDictOptions(...)) in the place of model.state_dict()"
+    "Sets a type for state dicts that other code creates, and FSDP2 has no such types. In that code, replace "
+    "`model.state_dict()` by `get_model_state_dict(model, options=StateDictOptions(...))`."
 )
 
 
@@ -55,14 +55,14 @@ def translated(context: Context, call: ast.Call, rule: Rule) -> tuple[Found, ...
         if not uses:
             raise Untranslatable(_NOT_HERE)
         if context.form == "auto" and not all(use.is_on_rank_0 for use in uses):
-            raise Untranslatable("the model answers these as FSDP1's did")
+            raise Untranslatable("The model's own methods return what FSDP1's did.")
         spent, imports = own.spent, own.imports
     names = sorted({name for use in uses for name in use.imports})
     if not all(context.means(name, call, f"{MODULE}.{name}") for name in names):
-        raise Untranslatable(f"this file has its own {names[0]}: use that of {MODULE}")
-    message = "is removed: torch's functions take the type as an option"
+        raise Untranslatable(f"This file has its own `{names[0]}`. Use that of `{MODULE}`.")
+    message = "Removed: torch's functions take the type of state dict as an option."
     if not uses:
-        message = "is removed: nothing in it depends on the type"
+        message = "Removed: nothing in it depends on the type of state dict."
     needs = (*(Import(MODULE, name, call.func) for name in names), *imports)
     source = shortened(context.source(call))
     removed = (*spent, *(use.node.func for use in uses))
@@ -149,18 +149,18 @@ def getting(context: Context, call: ast.Call, how: Setting) -> Use:
     """`model.state_dict()` by torch's function."""
     if call.args or call.keywords:
         raise Untranslatable(
-            "call get_model_state_dict, and do to its result what the arguments say"
+            "FSDP2's model returns shards. Call `get_model_state_dict`, and apply these arguments to its result."
         )
     assert isinstance(call.func, ast.Attribute)
     options = how.to_get(
         for_rank_0=is_for_rank_0(context, call), side_by_side=is_side_by_side(context)
     )
     given = ("_model", *([f"options={options}"] if options else []))
-    message = "becomes get_model_state_dict"
+    message = "Replaced by `get_model_state_dict`."
     if "cpu_offload" in options:
-        message += ": rank 0 gets whole tensors on the CPU, the other ranks an empty dictionary"
+        message += " Rank 0 gets whole tensors on the CPU, the other ranks an empty dictionary."
     elif "full_state_dict=True" in options:
-        message += ": every rank gets whole tensors"
+        message += " Every rank gets whole tensors."
     parts = {"_model": without_wrapper(call.func.value)}
     return Use(call, "get_model_state_dict", given, parts, message)
 
@@ -170,19 +170,19 @@ def setting(context: Context, call: ast.Call, how: Setting) -> Use:
     assert isinstance(call.func, ast.Attribute)
     state, strict = keyword(call, "state_dict", 0), keyword(call, "strict", 1)
     if state is None or keyword(call, "assign", 2) is not None:
-        raise Untranslatable("call set_model_state_dict")
+        raise Untranslatable("FSDP2's model loads shards. Call `set_model_state_dict`.")
     if how.full != "False" and is_side_by_side(context):
         raise Untranslatable(
-            "loads whole tensors into models side by side. Call set_model_state_dict with "
-            "StateDictOptions(full_state_dict=True), and check for missing keys: it reports none"
+            "Loads whole tensors while other ranks load another model. Call `set_model_state_dict` with "
+            "`StateDictOptions(full_state_dict=True)`, and check for missing keys: it does not report them."
         )
     options = how.to_set("True" if strict is None else ast.unparse(strict))
     is_shared = how.full != "False" and not _is_new(context, state)
     state_code = "dict(_state)" if is_shared else "_state"
     given = ("_model", state_code, *([f"options={options}"] if options else []))
-    message = "becomes set_model_state_dict"
+    message = "Replaced by `set_model_state_dict`."
     if how.full != "False":
-        message += ", which sends rank 0's tensors to the other ranks"
+        message += " It sends rank 0's tensors to the other ranks."
     parts = {"_model": without_wrapper(call.func.value), "_state": state}
     return Use(call, "set_model_state_dict", given, parts, message)
 

@@ -16,8 +16,8 @@ RULE = Rule("FSDP008", "like-fsdp1")
 RULES = (RULE,)
 
 _READS = (
-    "reads FSDP1's arguments when the program runs, and torch has no expression for them: write fully_shard for each unit "
-    "yourself"
+    "Reads FSDP1's arguments at run time, for which torch has no equivalent. "
+    "Call `fully_shard` for each unit yourself."
 )
 
 
@@ -37,9 +37,7 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(RULE, reader, Action.MANUAL, _READS)
             continue
         edits = lambda statement=statement, call=call: _edits(context, statement, call)  # noqa: E731
-        message = (
-            "goes: the block stands without it. What it kept of FSDP1 is listed as assumptions"
-        )
+        message = "Removed, together with the FSDP1 behaviour that it kept: see the assumptions listed here."
         yield Found(RULE, statement, Action.REWRITE, message, "like_fsdp1", edits, (), (call.func,))
         yield from assumptions.of_model(context, statement, norms=False, lacks_attributes=False)
 

@@ -12,7 +12,7 @@ from fsdp_migrate.codemods.uses import no_sync
 from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
 from fsdp_migrate.codemods.uses.state_dicts import OF_MODELS, is_typed
 from fsdp_migrate.facts.file import last_name
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 CLIP = Rule("FSDP301", "clip-method")
 APPLY = Rule("FSDP322", "apply")
@@ -28,21 +28,22 @@ _ANSWERED = {
 }
 _TORCH = "torch.nn.utils.clip_grad_norm_"
 _BY_TORCH = (
-    f"becomes {_TORCH}, which takes the norm in the gradients' dtype; FSDP1 took it in float32"
+    f"Replaced by `{_TORCH}`. "
+    "It computes the norm in the dtype of the gradients, where FSDP1 used float32."
 )
 _MIXED = (
-    f"becomes {_TORCH}, which needs gradients of one kind. It raises for ignored parameters beside sharded ones: clip these "
-    'apart. For gradients on the CPU it needs a CPU backend: init_process_group("cpu:gloo,cuda:nccl")'
+    f"Replaced by `{_TORCH}`, which raises if some parameters are ignored by FSDP2: clip those in a second call. With CPU "
+    'offloading it needs a CPU backend as well: `init_process_group("cpu:gloo,cuda:nccl")`.'
 )
 _EARLY = (
-    f"becomes {_TORCH}, which finds no gradients that are not reduced yet. FSDP1 clipped those, too: clip after the last "
-    "backward pass of a step"
+    f"Replaced by `{_TORCH}`, which does not see gradients that are not reduced yet; FSDP1 clipped those as well. "
+    "Clip after the last backward pass of a step."
 )
-_ITSELF = "becomes the model itself, which fully_shard does not wrap"
-_OR_DDP = "becomes the model itself, or the module that DistributedDataParallel wraps"
+_ITSELF = "Replaced by the model itself: `fully_shard` does not wrap it."
+_OR_DDP = "Replaced by the model itself, or by the module inside `DistributedDataParallel`."
 _APPLIED = (
-    "is given modules with sharded parameters, where FSDP1 gathered them. A function that initializes them by torch.nn.init "
-    "works on these, with other random numbers; for anything else use p.full_tensor()"
+    "Passes modules with sharded parameters, where FSDP1 gathered them. Functions of `torch.nn.init` work on these with "
+    "other random numbers; anything else needs `p.full_tensor()`."
 )
 # What has methods of these names beside models: Accelerate's and Lightning's objects, and `nn.utils`.
 _NO_MODELS = ("self", "accelerator", "fabric", "utils")
@@ -56,8 +57,9 @@ def find(context: Context) -> Iterator[Found]:
             if not isinstance(attribute.ctx, ast.Load) or not _may_be_model(context, attribute):
                 continue
             if context.form != "torch":
-                parameters = ", with whole parameters" if name == "apply" else ""
-                message = f"the model answers {name} as FSDP1's did{parameters}"
+                message = f"Unchanged: `{name}` still works on the model as under FSDP1."
+                if name == "apply":
+                    message = f"{message} The function sees whole parameters."
                 yield Found(rule, attribute, Action.RUNTIME, message)
             elif name == "no_sync":
                 yield from no_sync.find(context, attribute)
@@ -106,8 +108,8 @@ def _clip(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     """`model.clip_grad_norm_(...)` as torch's function."""
     call = context.call_of(attribute)
     if call is None:
-        message = f"has no counterpart on a model: call {_TORCH}(model.parameters(), max_norm)"
-        yield Found(CLIP, attribute, Action.MANUAL, message)
+        message = f"An FSDP2 model has no `clip_grad_norm_`. Use `{_TORCH}(model.parameters(), max_norm)`."
+        yield Found(CLIP, attribute, Action.MANUAL, message, severity=Severity.RAISES)
         return
     action, message = Action.REWRITE, _BY_TORCH
     if _follows_each_backward(context, call):

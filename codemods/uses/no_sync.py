@@ -14,12 +14,12 @@ from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import own
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-RULE = Rule("FSDP311", "no-sync")
+RULE = Rule("FSDP311", "no-sync", Severity.RAISES)
 
-_SETS = "becomes set_requires_gradient_sync, which holds until it is called again"
-_OWN = "becomes no_sync(model), a function of the program's own"
+_SETS = "Replaced by `set_requires_gradient_sync`, whose setting stays in effect until it is called again."
+_OWN = "Replaced by `no_sync(model)`, a function that is added to this file."
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Raise)
 _DDP = re.compile(r"DistributedDataParallel\(|\bDDP\(")
 
@@ -68,7 +68,10 @@ def find(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         return
     code = own.NO_SYNC_OR_DDP if shares_code_with_ddp(context) else own.NO_SYNC
     if context.file.scope_of(attribute).lookup("no_sync") is not None:
-        message = "has no counterpart on a model: call model.set_requires_gradient_sync(False), and (True) for the last batch"
+        message = (
+            "An FSDP2 model has no `no_sync`. Use `model.set_requires_gradient_sync(False)` while accumulating gradients, "
+            "and `True` for the last batch."
+        )
         yield Found(RULE, attribute, Action.MANUAL, message)
         return
     call, model = context.call_of(attribute), context.source(attribute.value)

@@ -24,7 +24,7 @@ _LOADING = {
 }
 _STATES = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
 _BY_HAND = {
-    "rekey_optim_state_dict": "torch's functions name parameters in every state: remove the call"
+    "rekey_optim_state_dict": "FSDP2 has no such function: states always use parameter names as keys. Remove this call."
 }
 
 
@@ -34,7 +34,7 @@ def by_hand(name: str) -> str:
         return _BY_HAND[name]
     function = GET if name in _GETTING else SET
     of = "model, optimizer" if name in _GETTING else "model, optimizer, state"
-    return f"is FSDP1's: call {function}({of}, options=StateDictOptions(...))"
+    return f"FSDP2 has no such function. Use `{function}({of}, options=StateDictOptions(...))`."
 
 
 def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use | None:
@@ -56,8 +56,8 @@ def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     options = setting.to_get(for_rank_0=for_rank_0, side_by_side=is_side_by_side(context))
     given = ("_model", "_optimizer", *([f"options={options}"] if options else []))
     message = (
-        f"becomes {GET}, which names parameters as FSDP1's states did. An optimizer that made no step yet gets its states by "
-        "one with learning rate 0"
+        f"Replaced by `{GET}`, which uses parameter names as keys, as FSDP1 did. "
+        "For an optimizer without any states yet, it first makes a step with learning rate 0."
     )
     return Use(call, GET, given, {"_model": model, "_optimizer": optimizer}, message)
 
@@ -80,7 +80,7 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     options = setting.to_set()
     given = ("_model", "_optimizer", "_state", *([f"options={options}"] if options else []))
     parts = {"_model": model, "_optimizer": optimizer, "_state": state}
-    message = f"becomes {SET}, which also loads the states"
+    message = f"Replaced by `{SET}`, which also loads the states into the optimizer."
     use = Use(call, SET, given, parts, message)
     statement = context.file.statement(call)
     if _is_load(statement, optimizer, call):

@@ -93,6 +93,9 @@ def is_side_by_side(context: Context) -> bool:
     return context.program.has(_SIDE_BY_SIDE) and context.program.has(_GROUPS)
 
 
+_WRITE = "Use `get_model_state_dict(model, options=StateDictOptions(...))` instead of `model.state_dict()`."
+
+
 def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
     """The setting of models and that of optimizers that a call of `state_dict_type` gives.
 
@@ -100,10 +103,10 @@ def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
         Untranslatable: if torch's options do not say it.
     """
     if any(each.arg is None for each in call.keywords):
-        raise Untranslatable("it unpacks its arguments")
+        raise Untranslatable(f"This call unpacks its arguments. {_WRITE}")
     kind = keyword(call, "state_dict_type", 1)
     if kind is None:
-        raise Untranslatable("its type is not shown")
+        raise Untranslatable(f"This file does not show the type of state dict. {_WRITE}")
     full, used = _full(context, kind)
     spent: list[ast.AST] = [call.func]
     imports: list[Import] = []
@@ -140,7 +143,7 @@ def _full(context: Context, kind: ast.expr) -> tuple[str, str | None]:
     member = context.member(kind)
     if member is not None and member[0] == _KIND:
         if member[1] not in (_FULL, _SHARDED):
-            raise Untranslatable(f"{member[1]} has no counterpart")
+            raise Untranslatable(f"FSDP2 has no `{member[1]}`. {_WRITE}")
         return (_TRUE if member[1] == _FULL else _FALSE), None
     if isinstance(kind, ast.IfExp):
         (one, _), (other, _) = _full(context, kind.body), _full(context, kind.orelse)

@@ -68,7 +68,7 @@ def define(context: Context, rule: Rule, code: str, at: ast.AST) -> Iterator[Fou
     if known.setdefault(key, at) is not at:
         return
     imports = tuple(need for word, need in _NEEDS.items() if word in code)
-    message = f"needs a function of the program's own, {name_of(code)}, which is written above"
+    message = f"Uses `{name_of(code)}`, a function that is added to this file."
     top = _at_top(context, at)
     yield Found(
         rule,

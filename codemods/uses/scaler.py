@@ -15,8 +15,11 @@ RULE = Rule("FSDP351", "sharded-grad-scaler")
 RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"
-_PLAIN = "becomes torch.amp.GradScaler, which also skips a step on all ranks together"
-_ALONE = "now skips a step on all ranks together: under FSDP1 each rank looked for infinities in its own shards alone"
+_PLAIN = "Replaced by `torch.amp.GradScaler`, which skips a step on all ranks together as well."
+_ALONE = (
+    "Now skips a step on all ranks together. Under FSDP1 each rank checked only its own shards for infinities, "
+    "so the ranks could differ: more steps may be skipped than before."
+)
 _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
 _OPTIMIZER = re.compile(r"[Oo]ptim|Ada[dgm]|SGD|Lion|RMSprop")
 _IGNORED = re.compile(r"ignored_(?!\w+\s*=\s*None\b)")
@@ -39,9 +42,15 @@ def find(context: Context) -> Iterator[Found]:
         if context.form == "torch":
             yield _by_torch(context, reference, call)
             continue
-        reason = _reason(context, call) if len(calls) == len(references) else "its class is used"
+        reason = (
+            _reason(context, call)
+            if len(calls) == len(references)
+            else "the class is also used without calling it"
+        )
         if call is None or reason or not context.plain:
-            message = "stays on the bridge" + (f": {reason}" if reason else "")
+            message = "Now comes from `fsdp_migrate.runtime`."
+            if reason:
+                message = f"{message} `torch.amp.GradScaler` may not do the same: {reason}."
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, _PLAIN, Action.REWRITE)
@@ -58,10 +67,10 @@ def _by_torch(context: Context, reference: ast.expr, call: ast.Call | None) -> F
     """Torch's class, whatever is done with the name; what differs then is for a person to look at."""
     reason = _reason(context, call) if call is not None else ""
     if call is not None and not _may_take(context, call):
-        message = f"has no counterpart: call torch.amp.GradScaler. {reason[:1].upper()}{reason[1:]}"
+        message = f"FSDP2 has no such class. Use `torch.amp.GradScaler`, but {reason}."
         return Found(RULE, reference, Action.MANUAL, message, _NAME)
     if reason:
-        message = f"becomes torch.amp.GradScaler: {reason}"
+        message = f"Replaced by `torch.amp.GradScaler`, but check this: {reason}."
         return _plain(context, reference, message, Action.MANUAL)
     return _plain(context, reference, _PLAIN, Action.REWRITE)
 
@@ -92,26 +101,24 @@ def _may_take(context: Context, call: ast.Call) -> bool:
 def _reason(context: Context, call: ast.Call | None) -> str:
     """Why torch's class may do something else; "" if it does the same."""
     if call is None:
-        return "it is used as a value"
+        return "the class is not called here"
     given = [keyword.arg for keyword in call.keywords]
     if call.args:
-        return "its arguments have another order than those of torch.amp.GradScaler"
+        return "the arguments of `torch.amp.GradScaler` have another order"
     if "process_group" in given:
-        return "its group may be wider than the ranks that share a model"
+        return "`process_group` may contain more ranks than share one model"
     if not _SAME.issuperset(given):
-        return "its arguments are known only when the program runs"
+        return "its arguments are only known at run time"
     texts = [file.text for file in context.program.files]
     if any(_IGNORED.search(text) for text in texts):
-        return "plain (ignored) parameters beside DTensors need ShardedGradScaler"
+        return "it raises if some parameters are ignored by FSDP2 and others are DTensors"
     if any(_HALF.search(text) for text in texts if any(word in text for word in _HALF_WORDS)):
-        return "torch.amp.GradScaler refuses gradients in float16"
+        return "it refuses gradients in float16"
     if any(_optimizes_others(context.models, file) for file in context.program.files):
-        return (
-            "an optimizer may hold parameters that no model shards, plain tensors beside DTensors"
-        )
+        return "it raises if the optimizer also holds parameters that are not sharded"
     spelled = has_torch(context, call)
     if not spelled and not context.means("GradScaler", call, "torch.amp.GradScaler"):
-        return "the name GradScaler means something else in this file"
+        return "the name `GradScaler` means something else in this file"
     return ""
 
 

@@ -21,12 +21,12 @@ from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
-CONTEXT = Rule("FSDP331", "state-dict-context")
-SET_TYPE = Rule("FSDP332", "set-state-dict-type")
-LOCAL = Rule("FSDP334", "local-state-dict")
-OPTIMIZER = Rule("FSDP335", "optimizer-state-dict")
+CONTEXT = Rule("FSDP331", "state-dict-context", Severity.RAISES)
+SET_TYPE = Rule("FSDP332", "set-state-dict-type", Severity.RAISES)
+LOCAL = Rule("FSDP334", "local-state-dict", Severity.RAISES)
+OPTIMIZER = Rule("FSDP335", "optimizer-state-dict", Severity.RAISES)
 RULES = (CONTEXT, SET_TYPE, LOCAL, OPTIMIZER)
 
 _FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
@@ -44,15 +44,15 @@ _OWN_NAMES = (
 OF_MODELS = ("state_dict", "load_state_dict")
 _TYPED = ("state_dict_type", "set_state_dict_type")
 _NO_TYPES = (
-    "sets a type for the state dicts from here on, which FSDP2 has not: model.state_dict() holds shards. Remove it, and write "
-    "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True)) where whole tensors are needed"
+    "FSDP2 has no types of state dicts: `model.state_dict()` always holds shards. Remove this call, and use "
+    "`get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` for whole tensors."
 )
 # What the runtime's functions for optimizers do; the others return what `optimizer.load_state_dict` takes.
 _OF_OPTIMIZERS = {
-    "optim_state_dict": "the runtime follows the state-dict type currently set",
-    "rekey_optim_state_dict": "the runtime turns parameter numbers into names, or names into numbers",
-    "full_optim_state_dict": "the runtime gives each rank what FSDP1 gave it",
-    "sharded_optim_state_dict": "the runtime gives each rank what FSDP1 gave it",
+    "optim_state_dict": "Still works: `fsdp_migrate.runtime` uses the current type of state dict.",
+    "rekey_optim_state_dict": "Still works: `fsdp_migrate.runtime` converts between parameter names and numbers.",
+    "full_optim_state_dict": "Still works: `fsdp_migrate.runtime` returns to each rank what FSDP1 returned.",
+    "sharded_optim_state_dict": "Still works: `fsdp_migrate.runtime` returns to each rank what FSDP1 returned.",
 }
 
 
@@ -69,11 +69,16 @@ def find(context: Context) -> Iterator[Found]:
     for found in every.values():
         yield from found
     for statement in spent(context, gone):
-        yield removal(context, CONTEXT, statement, "only the context of a state dict has read it")
+        yield removal(context, CONTEXT, statement, "only the context of a state dict used it")
     inside = {node for region in gone for node in ast.walk(region)}
     yield from _set_types(context)
     for attribute, _ in _calls(context, "get_state_dict_type"):
-        yield Found(SET_TYPE, attribute, Action.RUNTIME, "the runtime returns what FSDP1 did")
+        yield Found(
+            SET_TYPE,
+            attribute,
+            Action.RUNTIME,
+            "Still works: `fsdp_migrate.runtime` returns what FSDP1 returned.",
+        )
     yield from _local_types(context)
     yield from _of_optimizers(context, inside)
     yield from _saved(context)
@@ -95,7 +100,12 @@ def _of_context(context: Context, call: ast.Call) -> tuple[Found, ...]:
 def _as_it_is(context: Context, call: ast.Call) -> Found:
     if _is_local(context, call) and not _is_around_others(context, call):
         return _raises(call)
-    return Found(CONTEXT, call, Action.RUNTIME, "the runtime sets the type, of a model in any form")
+    return Found(
+        CONTEXT,
+        call,
+        Action.RUNTIME,
+        "Still works: `fsdp_migrate.runtime` sets the type of state dict.",
+    )
 
 
 def _is_safe_in_auto(context: Context) -> bool:
@@ -111,7 +121,7 @@ def _set_types(context: Context) -> Iterator[Found]:
         elif context.form == "torch":
             yield _type_for_good(context, attribute, call)
         else:
-            message = "the runtime sets the type, and model.state_dict() follows it from here on"
+            message = "Still works: `fsdp_migrate.runtime` sets the type of state dict for `model.state_dict()`."
             yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
 
 
@@ -129,7 +139,7 @@ def _type_for_good(context: Context, attribute: ast.Attribute, call: ast.Call) -
         SET_TYPE,
         call,
         Action.REWRITE,
-        "is removed: state dicts of fully_shard's models hold shards",
+        "Removed: state dicts of FSDP2 models always hold shards.",
         edits=lambda: [context.remove_or_pass(statement)],
         removed=gone if gone == (call,) else (*gone, call),
     )
@@ -238,7 +248,9 @@ def _saved(context: Context) -> Iterator[Found]:
             call = context.file.parents[attribute]
             code = f"get_model_state_dict({context.source(attribute.value)}, {_WHOLE})"
             edit, needs = context.replace(call, code), [Import(MODULE, n) for n in _FUNCTIONS]
-            message = "becomes get_model_state_dict, which gives every rank whole tensors as FSDP1's model did"
+            message = (
+                "Replaced by `get_model_state_dict`: every rank gets whole tensors, as under FSDP1."
+            )
             edits = lambda edit=edit: [edit]  # noqa: E731
             yield Found(CONTEXT, call, Action.REWRITE, message, edits=edits, imports=tuple(needs))
 
@@ -246,8 +258,8 @@ def _saved(context: Context) -> Iterator[Found]:
 def _raises(node: ast.AST) -> Found:
     """The finding where LOCAL_STATE_DICT is asked for."""
     message = (
-        "raises for this type, because FSDP2 has no flat parameters: load such files once with FSDP1, on as many ranks, and "
-        "save them as FULL_STATE_DICT or SHARDED_STATE_DICT"
+        "Raises for this type, because FSDP2 has no flat parameters. Load such files once with FSDP1 on the same number of "
+        "ranks, and save them as FULL_STATE_DICT or SHARDED_STATE_DICT."
     )
     return Found(LOCAL, node, Action.MANUAL, message)
 
@@ -283,7 +295,9 @@ def _local_types(context: Context) -> Iterator[Found]:
 
 def _of_optimizers(context: Context, inside: Collection[ast.AST]) -> Iterator[Found]:
     """FSDP1's functions for optimizer states, by the class or by a model, but for those in contexts that go."""
-    otherwise = "the runtime returns what optimizer.load_state_dict takes"
+    otherwise = (
+        "Still works: `fsdp_migrate.runtime` returns what `optimizer.load_state_dict` accepts."
+    )
     for name in OPTIMIZER_STATES:
         for attribute in context.file.attributes.get(name, ()):
             owner = attribute.value
@@ -323,7 +337,7 @@ def _written(context: Context, use: Use) -> list[Edit]:
     if use.load is not None:
         around = context.file.parents[around]  # both statements
         if isinstance(around, ast.Module):
-            raise Refused("two statements of the file's top change together")
+            raise Refused("it changes two statements at module level together")
     changed = context.statement(around)
     use.write(context, changed)
     return changed.edits()

@@ -13,19 +13,19 @@ from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import own
 from fsdp_migrate.codemods.uses.options import MODULE
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 SUMMON = Rule("FSDP321", "summon-full-params")
-UNITS = Rule("FSDP362", "fsdp-modules")
+UNITS = Rule("FSDP362", "fsdp-modules", Severity.RAISES)
 RULES = (SUMMON, UNITS)
 
-_CALLED = "is removed: a model of fully_shard gathers its parameters when it is called"
-_EMPTY = "is removed: nothing is done in it"
-_NOTHING = "becomes a context that does nothing: a model of fully_shard gathers its parameters when it is called"
-_READS = "is removed: the reads in it gather whole parameters"
+_CALLED = "Removed: an FSDP2 model gathers its parameters when it is called."
+_EMPTY = "Removed: the block is empty."
+_NOTHING = "Replaced by a context that does nothing: an FSDP2 model gathers its parameters when it is called."
+_READS = "Removed: the reads in the block now gather whole parameters themselves."
 _BY_HAND = (
-    "has no counterpart: parameters are shards (DTensors) here. Read p.full_tensor(), on all ranks; write by "
-    "distribute_tensor(value, p.device_mesh, p.placements)"
+    "FSDP2 has no such context, so parameters are sharded DTensors here. To read one, use `p.full_tensor()` on all ranks; "
+    "to write one, use `p.data.copy_(distribute_tensor(value, p.device_mesh, p.placements))`."
 )
 _IN_PLACE = re.compile(r"\w_\(|\.data\b|\.copy_|setattr\(|load_state_dict|\] = ")
 _READING = {"named_parameters": "whole_parameters", "state_dict": "get_model_state_dict"}
@@ -52,7 +52,7 @@ def _of_summon(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     elif context.plain and call is not None and _is_free(context, attribute):
         yield _summon(context, attribute)
     else:
-        message = "the runtime's summon_full_params does what FSDP1's did"
+        message = "Still works: `fsdp_migrate.runtime` gathers whole parameters as FSDP1 did."
         yield Found(SUMMON, attribute, Action.RUNTIME, message)
 
 
@@ -65,10 +65,13 @@ def _of_units(context: Context, attribute: ast.Attribute) -> Found:
     if context.plain and call is not None and len(call.args) == 1 and not call.keywords:
         return _units(context, attribute, call)
     if context.form == "torch":
-        message = "has no counterpart: list the modules that are FSDPModules"
+        message = "FSDP2 has no such function. Use `[m for m in model.modules() if isinstance(m, FSDPModule)]`."
         return Found(UNITS, attribute, Action.MANUAL, message)
     return Found(
-        UNITS, attribute, Action.RUNTIME, "the runtime's fsdp_modules does what FSDP1's did"
+        UNITS,
+        attribute,
+        Action.RUNTIME,
+        "Still works: `fsdp_migrate.runtime` returns the list that FSDP1 returned.",
     )
 
 
@@ -203,7 +206,7 @@ def _summon(context: Context, attribute: ast.Attribute) -> Found:
         SUMMON,
         attribute,
         Action.RUNTIME,
-        "becomes summon_full_params of the runtime, which shows whole parameters and writes changes back",
+        "Replaced by `fsdp_migrate.runtime.summon_full_params`, which gathers whole parameters and writes changes back.",
         edits=lambda: [context.replace(attribute, "summon_full_params")],
         imports=(Import(RUNTIME, "summon_full_params"),),
         removed=(attribute,),
@@ -223,7 +226,7 @@ def _units(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:
         UNITS,
         attribute,
         Action.REWRITE,
-        "becomes a list of the FSDPModules, the units of the model",
+        "Replaced by a list of all modules that are instances of `FSDPModule`.",
         edits=edits,
         imports=(Import(TORCH, "FSDPModule", attribute.value),),
         removed=(attribute,),

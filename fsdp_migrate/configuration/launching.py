@@ -27,7 +27,7 @@ _STRATEGY = re.compile(r"=[\"']?(?:\$\{\w+:-[\"']?)?[fF][sS][dD][pP]\b(?![\w.])"
 _NAME = re.compile(r"[\w.]+$")
 # A value that only a run knows, as `$1` is in a script.
 UNSURE = "$"
-LEFT_OUT = "leave it out: "
+LEFT_OUT = "Has no use under FSDP2: {}. Remove it."
 # What a program's own flags stand behind, in the last of several commands of a line.
 _SEPARATOR = re.compile(r"&&|[;|]")
 _SCRIPT = re.compile(r"[\w}]\.py\b|(?:^|\s)(?:-m|--module)[ \t]+(?!accelerate)\w")
@@ -58,7 +58,7 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                 if pattern is _STRATEGY:
                     name = _NAME.search(line)
                     if name and OF_VERL(text) and _is_strategy(name[0], text):
-                        said = f"selects FSDP1 in verl: write {name[0]}=fsdp2"
+                        said = f"Selects FSDP1 in verl. Write `{name[0]}=fsdp2`."
                         yield Line(rules.VERL, found.start() - len(name[0]), found.end(), said)
                 elif not _is_second(text, start, end, is_script):
                     of_fsdp1 = "" if _is_own(found, text, start, end) else _said_of(found)
@@ -72,6 +72,11 @@ def said_of(variable: str, value: str) -> str:
     """What to write for a variable of the environment; "" where it is no setting of FSDP1."""
     found = _FLAG.fullmatch(f"{variable}={value}")
     return _said_of(found) if found and found["flag"] is None else ""
+
+
+def is_left_out(variable: str) -> bool:
+    """Whether a variable of the environment has no use under FSDP2."""
+    return variable.removeprefix("ACCELERATE_").lower().removeprefix("fsdp_") in table.REMOVED
 
 
 def _said_of(found: re.Match[str]) -> str:
@@ -126,28 +131,41 @@ def _said(name: str, value: str, *, is_flag: bool) -> str:
     """What to write for a flag or a variable; "" where FSDP2 has the same."""
     version = _setting(is_flag, "version", "2")
     if name in table.MOVED and is_flag:
-        return f"goes into fsdp_config as {name}: TrainingArguments has no such flag any more"
+        return f"TrainingArguments no longer has this flag. Move it into `fsdp_config` as `{name}`."
     if name in table.REMOVED:
-        return f"{LEFT_OUT}{table.REMOVED[name]}"
+        return LEFT_OUT.format(table.REMOVED[name])
     if name == "use_fsdp":
         kept = _setting(is_flag, "state_dict_type", "FULL_STATE_DICT")
-        said = f"FSDP1 by default: add {version}, and {kept} if no type is set"
+        said = f"Selects FSDP1 by default. Add `{version}`, and `{kept}` if no type of state dict is set."
         return "" if value.lower() in ("false", "0") else said
     if name == "version":
-        return "write 2" if value == "1" else ""
+        return "Selects FSDP1. Write `2`." if value == "1" else ""
     if name == "state_dict_type":
         return table.LOCAL if value.upper() in ("LOCAL_STATE_DICT", "2") else ""
-    words = table.options_of(value) if name == "fsdp" else [value] if name in _STRATEGIES else []
+    if name == "fsdp":
+        return _said_of_strategy(name, value, table.options_of(value), is_flag=is_flag)
+    if name in _STRATEGIES:
+        return _said_of_strategy(name, value, [value], is_flag=is_flag)
+    return ""
+
+
+def _said_of_strategy(name: str, value: str, words: list[str], *, is_flag: bool) -> str:
+    """What to write for a flag or a variable that gives a strategy, among other options."""
+    version = _setting(is_flag, "version", "2")
     strategies = [strategy for word in words if (strategy := table.strategy_of(word))]
     if "NO_SHARD" in strategies:
         return table.UNSHARDED
-    said = f"{table.STRATEGY}, in fsdp_config" if name == "fsdp" else table.STRATEGY
+    said = table.STRATEGY
+    if name == "fsdp":
+        said = f"in `fsdp_config`, {said}"
     if strategies and name != "fsdp":
         freed = str(table.reshards(strategies[0])).lower()
-        said = f"write {_setting(is_flag, 'reshard_after_forward', freed)}, with {version}"
-    said += ", with cpu_offload" if "offload" in words else ""
+        said = f"write `{_setting(is_flag, 'reshard_after_forward', freed)}` and `{version}`"
+    if "offload" in words:
+        said += ", and `cpu_offload`"
+    said = f"This is a setting of FSDP1. Instead, {said}."
     if any(strategy.startswith("HYBRID") for strategy in strategies):
-        said += f", and a parallelism_config, or it shards over all nodes: {table.SIZES}"
+        said += f" Without a `parallelism_config` it shards over all nodes: {table.SIZES}."
     is_unknown = bool(value) and name == "sharding_strategy"
     return said if strategies or is_unknown or (words and name == "fsdp") else ""
 

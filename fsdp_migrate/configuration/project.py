@@ -60,18 +60,16 @@ class Project:
         releases = self.takes(library)
         if not releases.all_before(first):
             return ""
-        known = (
-            f"{title} reads a version since {_shown(first)}, and the project takes {releases.said}"
-        )
-        return f"stays FSDP1: {known}. Raise it and run again"
+        known = f"{title} reads a version only since {_shown(first)}, and the project allows {releases.said}"
+        return f"Still selects FSDP1: {known}. Raise that requirement, then run fsdp-migrate again."
 
     def no_mesh(self) -> str:
         """Why no release of Accelerate that the project takes has a mesh, and what to do; "" where one has."""
         releases = self.takes("accelerate")
         if not releases.all_before(ACCELERATE_MESH):
             return ""
-        known = f"Accelerate has parallelism_config since {_shown(ACCELERATE_MESH)}, and the project takes {releases.said}"
-        return f"HYBRID_SHARD needs a mesh: {known}. Raise it and run again"
+        known = f"Accelerate has `parallelism_config` only since {_shown(ACCELERATE_MESH)}, and the project allows {releases.said}"
+        return f"HYBRID_SHARD needs a mesh: {known}. Raise that requirement, then run fsdp-migrate again."
 
     @property
     def has_environment(self) -> bool:

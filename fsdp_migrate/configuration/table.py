@@ -14,12 +14,15 @@ from fsdp_migrate.configuration.tree import Data
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 OPTIONS = frozenset({"auto_wrap", "offload", *(name.lower() for name in STRATEGIES)})
 REMOVED = {
-    "backward_prefetch": "FSDP2 always gathers the next unit early in the backward",
-    "backward_prefetch_policy": "nothing reads it, and FSDP2 always gathers the next unit early",
-    "forward_prefetch": "with FSDP2 Accelerate's plugin refuses it, even False, and nothing else reads it",
-    "limit_all_gathers": "FSDP2 has no such limit to set",
-    "param_init_fn": "nothing calls it under FSDP2",
-    "sync_module_states": "FSDP2 takes rank 0's weights under cpu_ram_efficient_loading; else load or seed them alike",
+    "backward_prefetch": "FSDP2 always prefetches the next unit during backward",
+    "backward_prefetch_policy": "no code reads it, and FSDP2 always prefetches the next unit",
+    "forward_prefetch": "Accelerate raises if it is set together with FSDP2, even to `False`",
+    "limit_all_gathers": "FSDP2 limits its memory without it",
+    "param_init_fn": "no code calls it under FSDP2",
+    "sync_module_states": (
+        "FSDP2 broadcasts rank 0's weights only with `cpu_ram_efficient_loading`, otherwise all ranks must start "
+        "with the same weights"
+    ),
     "use_orig_params": "FSDP2 always keeps the original parameters",
 }
 # Arguments of TrainingArguments, with the prefix `fsdp_`, that moved into `fsdp_config`.
@@ -40,41 +43,52 @@ FOREIGN = frozenset({"_target_", "fsdp_size", "optimizer_offload", "param_offloa
 # Names of bitsandbytes' optimizers; `adamw_torch_8bit` is torchao's.
 OF_BITSANDBYTES = re.compile(r"paged_\w+|(?!\w*torch)\w+_(?:8bit|bnb_8bit)")
 PLAIN_ONLY = (
-    "fails under FSDP2: bitsandbytes' kernels take no DTensors; adamw_torch_8bit and adamw_torch do"
+    "Raises under FSDP2, because bitsandbytes' optimizers do not support DTensors. "
+    "Use `adamw_torch_8bit` or `adamw_torch`."
 )
-LOCAL = (
-    "LOCAL_STATE_DICT has no FSDP2 form: write SHARDED_STATE_DICT or FULL_STATE_DICT, and run again"
+LOCAL = "FSDP2 has no LOCAL_STATE_DICT. Write SHARDED_STATE_DICT or FULL_STATE_DICT, then run fsdp-migrate again."
+STRATEGY = (
+    "write version 2, and `reshard_after_forward` true for FULL_SHARD or false for SHARD_GRAD_OP"
 )
-STRATEGY = "write reshard_after_forward true for FULL_SHARD, false for SHARD_GRAD_OP, and version 2"
-# An older Accelerate passes over the one in silence, and refuses a file with the other.
-_SINCE = "Accelerate knows it since 1.6, and parallelism_config since 1.10"
+# An older Accelerate ignores the one without an error, and refuses a file with the other.
+_SINCE = "Needs Accelerate 1.6, or 1.10 for `parallelism_config`."
 SINCE = {
     rules.ACCELERATE: _SINCE,
     rules.PLUGIN: _SINCE,
-    rules.TRANSFORMERS: "transformers 4 stays FSDP1 unless it is launched with FSDP_VERSION=2",
-    rules.AXOLOTL: "axolotl reads it there since 0.12",
+    rules.TRANSFORMERS: "transformers 4 ignores it: launch with `FSDP_VERSION=2`.",
+    rules.AXOLOTL: "Needs axolotl 0.12.",
 }
-SAVES = (
-    "transformers before 5.10 saves sharded states unless FSDP_STATE_DICT_TYPE is FULL_STATE_DICT"
-)
-SIZES = "dp_replicate_size is the number of nodes, dp_shard_size that of devices in a node"
+SAVES = "transformers before 5.10 saves sharded states: for whole ones, launch with `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT`."
+SIZES = "`dp_replicate_size` is the number of nodes, `dp_shard_size` the number of devices per node"
+_HYBRID = "HYBRID_SHARD becomes a mesh under FSDP2"
 MESHES = {
-    rules.ACCELERATE: f"needs num_machines and num_processes, or version 2 and a parallelism_config: {SIZES}",
-    rules.TRANSFORMERS: f"needs version 2 and parallelism_config=ParallelismConfig(...): {SIZES}",
-    rules.AXOLOTL: f"needs fsdp_version 2 and its mesh: {SIZES}",
-    rules.PLUGIN: f"needs fsdp_version=2 and Accelerator(parallelism_config=ParallelismConfig(...)): {SIZES}",
+    rules.ACCELERATE: (
+        f"{_HYBRID}. Set `num_machines` and `num_processes` and run again, or write version 2 and a "
+        f"`parallelism_config`: {SIZES}."
+    ),
+    rules.TRANSFORMERS: (
+        f"{_HYBRID}. Write version 2 and `parallelism_config=ParallelismConfig(...)`: {SIZES}."
+    ),
+    rules.AXOLOTL: f"{_HYBRID}. Write `fsdp_version: 2` and the sizes of the mesh: {SIZES}.",
+    rules.PLUGIN: (
+        f"{_HYBRID}. Write `fsdp_version=2` and `Accelerator(parallelism_config=ParallelismConfig(...))`: {SIZES}."
+    ),
 }
 UNSHARDED = (
-    "NO_SHARD is DistributedDataParallel: take FSDP away and launch on several devices; offloading and FSDP's activation"
-    " checkpointing have no counterpart there"
+    "NO_SHARD does what DistributedDataParallel does. Remove FSDP and launch on several devices; DistributedDataParallel has "
+    "no offloading and no activation checkpointing."
 )
-POLICY = "Accelerate calls no policy function under FSDP2: use 'transformer_based_wrap' and transformer_cls_names_to_wrap=[...]"
+POLICY = (
+    "Accelerate calls no policy function under FSDP2. "
+    "Use `'transformer_based_wrap'` and `transformer_cls_names_to_wrap=[...]`."
+)
 PRECISION = (
-    "write MixedPrecisionPolicy, or a dictionary of param_dtype, reduce_dtype and output_dtype"
+    "FSDP2 does not accept FSDP1's object. "
+    "Write `MixedPrecisionPolicy`, or a dictionary of `param_dtype`, `reduce_dtype` and `output_dtype`."
 )
 STRATEGY_OF_LIGHTNING = (
-    "is FSDP1 in Lightning: use ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1), and a"
-    " configure_model that calls fully_shard with mesh=self.device_mesh['data_parallel']"
+    "Selects FSDP1 in Lightning. Use `ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1)`, and "
+    "call `fully_shard` with `mesh=self.device_mesh['data_parallel']` in `configure_model`."
 )
 
 

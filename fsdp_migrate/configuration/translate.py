@@ -34,7 +34,11 @@ def translate(section: Section, project: Project) -> list[Said]:
         return _Translation(section, project).run()
     except Stays as stays:
         why = Said(stays.place or section.place, str(stays))
-        whole = Said(section.place, "stays on FSDP1 as a whole because of one setting")
+        whole = Said(
+            section.place,
+            "Not changed because of one setting in it, so it still selects FSDP1. "
+            "Change that setting, then run fsdp-migrate again.",
+        )
         return [why] if why.place is section.place else [whole, why]
 
 
@@ -55,7 +59,10 @@ class _Translation:
 
     def run(self) -> list[Said]:
         if self.settings.is_open:
-            raise Stays(None, f"** may set more: {table.STRATEGY}")
+            raise Stays(
+                None,
+                f"The unpacked `**` arguments may set more. Instead of FSDP1's settings, {table.STRATEGY}.",
+            )
         strategy = self.strategy()
         if strategy == "NO_SHARD":
             self.unsharded()
@@ -67,7 +74,7 @@ class _Translation:
         self.state_dicts()
         for entry in self.settings.all():
             if entry.name in table.REMOVED:
-                self.say(tree.Remove(entry), f"is removed: {table.REMOVED[entry.name]}")
+                self.say(tree.Remove(entry), f"Removed: {table.REMOVED[entry.name]}.")
         self.reshard(strategy)
         if self.rule == rules.PLUGIN:
             self.objects()
@@ -95,11 +102,13 @@ class _Translation:
             name = table.strategy_of(data)
             if name is None:
                 raise Stays(
-                    entry, f"the strategy is known only when the program runs: {table.STRATEGY}"
+                    entry, f"The strategy is computed at run time. Instead, {table.STRATEGY}."
                 )
             found.add(name)
         if len(found) > 1:
-            raise Stays(entry, f"fsdp and the strategy contradict each other: {table.STRATEGY}")
+            raise Stays(
+                entry, f"`fsdp` and the strategy contradict each other. Instead, {table.STRATEGY}."
+            )
         return next(iter(found), None)
 
     def release(self, strategy: str | None) -> None:
@@ -108,8 +117,8 @@ class _Translation:
         if old and self.rule == rules.TRANSFORMERS and self.project.has_environment:
             freed = _shown(table.reshards(strategy or "FULL_SHARD"))
             old += (
-                f", or launch it with FSDP_VERSION=2, FSDP_RESHARD_AFTER_FORWARD={freed}"
-                " and FSDP_STATE_DICT_TYPE=FULL_STATE_DICT"
+                f" Or launch it with `FSDP_VERSION=2`, `FSDP_RESHARD_AFTER_FORWARD={freed}`"
+                " and `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT`."
             )
         if old:
             raise Stays(None, old)
@@ -117,12 +126,12 @@ class _Translation:
     def version(self) -> None:
         entry = self.settings.get("version") or self.home.key("fsdp_version")
         if entry is not None and not (self.has_list and entry.owner is self.home):
-            self.say(tree.Replace(entry, entry.key, 2), "becomes version 2")
+            self.say(tree.Replace(entry, entry.key, 2), "Changed to version 2.")
         elif self.rule == rules.AXOLOTL and not self.has_list:
             before = self.section.entry or self.home.get("fsdp")
             self.say(
                 tree.Add(self.home, {"fsdp_version": 2}, before),
-                f"gets fsdp_version 2 beside it, {table.SINCE[self.rule]}",
+                f"`fsdp_version: 2` is added next to it. {table.SINCE[self.rule]}",
             )
         else:
             self.added["fsdp_version" if self.rule == rules.PLUGIN else f"{self.prefix}version"] = 2
@@ -141,7 +150,7 @@ class _Translation:
             sizes = {"dp_replicate_size": machines, "dp_shard_size": processes // machines}
             mesh = {f"parallelism_config_{name}": size for name, size in sizes.items()}
             change = tree.Add(self.home, {"parallelism_config": mesh}, self.section.entry)
-            self.say(change, f"HYBRID_SHARD is a parallelism_config: {table.SIZES}")
+            self.say(change, f"Replaced by a `parallelism_config` for HYBRID_SHARD: {table.SIZES}.")
 
     def state_dicts(self) -> None:
         entry = self.settings.get("state_dict_type")
@@ -159,14 +168,12 @@ class _Translation:
                 self.added[key] = table.reshards(strategy or "FULL_SHARD")
         elif strategy is not None:
             value = table.reshards(strategy)
-            on_one = (
-                "; launched on several nodes, it needs a parallelism_config, or shards over all"
-            )
-            alone = strategy.startswith("HYBRID") and self.home.data("num_machines") == 1
-            said = f"becomes {key} {_shown(value)}{on_one if alone else ''}"
+            said = f"Replaced by `{key}: {_shown(value)}`."
+            if strategy.startswith("HYBRID") and self.home.data("num_machines") == 1:
+                said += " On several nodes it shards over all of them, unless you add a `parallelism_config`."
             self.say(tree.Replace(entry, key, value), said)
             if other is not None and other is not entry:
-                self.say(tree.Remove(other), "is removed: Accelerate takes the strategy instead")
+                self.say(tree.Remove(other), "Removed: Accelerate used the strategy instead of it.")
 
     def objects(self) -> None:
         """What only Python can give: objects of torch's FSDP1."""
@@ -182,7 +189,7 @@ class _Translation:
         if entry is not None and isinstance(entry.data, table.CPUOffload):
             self.say(
                 tree.Replace(entry, entry.key, entry.data.offload_params),
-                "becomes a flag under FSDP2",
+                "Replaced by a boolean, as FSDP2 expects.",
             )
 
     def switch(self) -> None:
@@ -203,19 +210,25 @@ class _Translation:
             self.added[f"{self.prefix}{name}"] = True
         if self.rule == rules.AXOLOTL:
             self.units()
-            self.say(tree.Remove(entry), "is removed: axolotl takes all of it from fsdp_config")
+            self.say(tree.Remove(entry), "Removed: axolotl reads all of it from `fsdp_config`.")
         else:
-            self.say(tree.Replace(entry, "fsdp", True), "only turns FSDP on; fsdp_config says how")
+            message = (
+                "Replaced by `True`: it only turns FSDP on, and `fsdp_config` has the settings."
+            )
+            self.say(tree.Replace(entry, "fsdp", True), message)
 
     def path(self, entry: tree.Entry | None, path: str) -> None:
         """`fsdp_config` is the path of a file, which has the version."""
         self.added.clear()
-        into = f"write into {path}: version 2"
+        into = f"Selects FSDP1. Write version 2 into `{path}`"
         if self.has_words and not self.project.is_second(path):
             freed = _shown(table.reshards(self.strategy() or "FULL_SHARD"))
-            raise Stays(entry, f"{into}, and reshard_after_forward {freed}")
+            raise Stays(entry, f"{into}, and `reshard_after_forward: {freed}`.")
         if not self.has_words and {"offload", "shard_grad_op"} & {*self.words}:
-            raise Stays(entry, f"{into}, {table.STRATEGY}, cpu_offload. Here write fsdp True")
+            raise Stays(
+                entry,
+                f"{into}, with `reshard_after_forward` and `cpu_offload`. Write `fsdp: True` here.",
+            )
 
     def moved(self, is_path: bool) -> None:
         """Arguments of `TrainingArguments` that moved into `fsdp_config`."""
@@ -223,8 +236,11 @@ class _Translation:
             moved = self.home.key(name)
             if moved is not None:
                 if moved.data is tree.UNKNOWN or is_path:
-                    raise Stays(moved, "is moved into fsdp_config, without its prefix")
-                self.say(tree.Remove(moved), f"is moved into fsdp_config as {moved.name}")
+                    raise Stays(
+                        moved,
+                        "TrainingArguments no longer has this setting. Move it into `fsdp_config`, without its prefix.",
+                    )
+                self.say(tree.Remove(moved), f"Moved into `fsdp_config` as `{moved.name}`.")
                 if moved.data and not self.settings.get(moved.name):
                     self.added[f"{self.prefix}{moved.name}"] = moved.data
 
@@ -242,12 +258,12 @@ class _Translation:
     def since(self) -> str:
         """What a version needs, where a release that the project takes may not have it."""
         if self.rule != rules.TRANSFORMERS:
-            return f"; {table.SINCE[self.rule]}"
+            return f" {table.SINCE[self.rule]}"
         if not self.has_words:
             return ""
         is_fifth = self.project.takes("transformers").all_since(TRANSFORMERS_VERSION)
-        said = "" if is_fifth else f"; {table.SINCE[self.rule]}"
-        return f"{said}; {table.SAVES}"
+        said = "" if is_fifth else f" {table.SINCE[self.rule]}"
+        return f"{said} {table.SAVES}"
 
     def unsharded(self) -> None:
         """NO_SHARD: DistributedDataParallel, which Accelerate and transformers use where FSDP is off."""
@@ -263,11 +279,14 @@ class _Translation:
         entries = [self.section.entry, *map(self.home.key, ("fsdp", "fsdp_version", *_MOVED))]
         for entry in entries:
             if entry is not None:
-                self.say(tree.Remove(entry), "is removed: NO_SHARD is DistributedDataParallel")
+                self.say(
+                    tree.Remove(entry), "Removed: NO_SHARD does what DistributedDataParallel does."
+                )
         kind = self.home.get("distributed_type")
         if kind is not None:
             self.say(
-                tree.Replace(kind, kind.key, "MULTI_GPU"), "NO_SHARD is DistributedDataParallel"
+                tree.Replace(kind, kind.key, "MULTI_GPU"),
+                "Replaced by `MULTI_GPU`: NO_SHARD does what DistributedDataParallel does.",
             )
 
     def add(self) -> None:
@@ -277,7 +296,8 @@ class _Translation:
             self.added[f"{self.prefix}reshard_after_forward"] = True  # the default: none is empty
         if not self.added:
             return
-        message = "gets " + ", ".join(f"{key} {_shown(value)}" for key, value in self.added.items())
+        new = ", ".join(f"`{key}: {_shown(value)}`" for key, value in self.added.items())
+        message = f"New settings: {new}."
         if any(key.endswith("version") for key in self.added):
             message += self.since()
         change: tree.Change = tree.Add(self.settings, self.added)

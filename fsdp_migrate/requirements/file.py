@@ -128,6 +128,7 @@ class Declaration:
             action=action,
             message=message,
             construct=shortened(construct),
+            severity=rule.severity if action is Action.MANUAL else None,
         )
         self.findings.append(finding)
         return True

@@ -47,14 +47,14 @@ DIFFERENT = {
 
 # What differs, or ends with an error, in torch's form, and words of the finding at the line that says so.
 ASSUMED = {
-    "ema-in-place": "p.data.copy_(x), of DTensors, changes that",
-    "rates-by-names": "looks for the wrapper in names",
-    "wraps-itself": "a model of fully_shard does not answer it",
-    "clipping-optimizer": "clips by the norm",
-    "tests-of-classes clsname": "is FSDPBlock for a unit",
-    "tests-of-classes type": "compares a class",
-    "own-optimizers lars": "measures whole parameters",
-    "clamped": "measures whole parameters",
+    "ema-in-place": "Write `p.data.copy_(x)`",
+    "rates-by-names": "ooks for the name of FSDP1's wrapper",
+    "wraps-itself": "an FSDP2 model has no",
+    "clipping-optimizer": "clips by the global norm",
+    "tests-of-classes clsname": "Is `FSDPBlock` for a sharded module",
+    "tests-of-classes type": "ompares the exact class",
+    "own-optimizers lars": "computes over whole parameters",
+    "clamped": "computes over whole parameters",
 }
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]

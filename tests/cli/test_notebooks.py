@@ -87,7 +87,7 @@ def test_cells_are_migrated_and_all_else_stays(real_cli: Cli, notebook: Path) ->
     result = real_cli(".")
     assert (result.code, result.err) == (0, "")
     (apart,) = (line for line in result.text.splitlines() if "%%writefile" in line)
-    assert "stays on FSDP1" in apart
+    assert "Not rewritten, because this cell writes a file" in apart
     assert apart.endswith("(cell 3, line 1) [by hand]")
     after = notebook.read_text("utf-8")
     cells = json.loads(after)["cells"]
@@ -129,7 +129,7 @@ def test_findings_are_where_the_line_is_in_the_file(real_cli: Cli, folder: Path)
     ("text", "says"),
     [
         ('{"cells": [{"cell_type": "FSDP"', "is no notebook that can be read"),
-        ('{"cells": [{"cell_type": "code", "source": "FSDP ("}]}', "cell 1 is left alone"),
+        ('{"cells": [{"cell_type": "code", "source": "FSDP ("}]}', "cell 1 is not changed"),
         ('{"cells":[],"FSDP":1}', ""),
         ('["FSDP"]', ""),
         ('{"FSDP": 1}', ""),

@@ -28,11 +28,11 @@ with like_fsdp1(model):
 """
 CLEAN = b"print('no sharding here')\n"
 MANUAL = b"model.register_comm_hook(state, hook)\n"
-IMPORTED = "1:1 FSDP001 `torch.distributed.fsdp: FullyShardedDataParallel`: is removed: nothing uses it any more"
-SHARDED = "2:9 FSDP002 `FSDP(...)`: becomes fully_shard(...): the model is sharded in place and stays the same object"
+IMPORTED = "1:1 FSDP001 `torch.distributed.fsdp: FullyShardedDataParallel`: Removed: nothing uses it any more."
+SHARDED = "2:9 FSDP002 `FSDP(...)`: Replaced by `fully_shard`, which shards the model in place: it is still the same object."
 HOOKED = (
-    "3:1 FSDP361 `model.register_comm_hook`: raises, because FSDP2 has no communication hooks: to compress, use "
-    "MixedPrecision(reduce_dtype=...) [by hand]"
+    "3:1 FSDP361 `model.register_comm_hook`: Raises under FSDP2, which has no communication hooks. To compress gradients, "
+    "set `reduce_dtype` of the mixed precision policy. [by hand]"
 )
 
 Cli = Callable[..., Any]
@@ -75,7 +75,7 @@ def test_check_lists_what_each_form_would_say(real_cli: Cli, folder: Path) -> No
     printed = {form: real_cli("check", ".", "--form", form) for form in ("auto", "bridge", "torch")}
     assert {result.code for result in printed.values()} == {1}
     assert printed["auto"] == real_cli("check", ".")
-    assert "is imported from fsdp_migrate.runtime" in printed["bridge"].text
+    assert "Now imported from `fsdp_migrate.runtime`." in printed["bridge"].text
     assert "FSDP003" in printed["torch"].text
     assert "FSDP003" not in printed["auto"].text
     assert (folder / "a.py").read_bytes() == FSDP1
@@ -256,8 +256,9 @@ def test_json(real_cli: Cli, folder: Path) -> None:
         "end_column": 68,
         "action": "rewrite",
         "safe": True,
-        "message": "is removed: nothing uses it any more",
+        "message": "Removed: nothing uses it any more.",
         "construct": "torch.distributed.fsdp: FullyShardedDataParallel",
+        "severity": None,
     }
     assert [sorted(error) for error in document["errors"]] == [["line", "message", "path"]] * 2
     assert [error["path"] for error in document["errors"]] == ["bad.py", "missing.py"]

@@ -40,6 +40,12 @@ def examples_of(rule: Rule) -> list[Example]:
     return examples_on(rule.page)
 
 
+def table_of(rule: Rule) -> dict[str, str]:
+    """The tables of a page: what is said of each name in the first column."""
+    rows = re.findall(r"(?m)^\| (`.*?`) \| (.*) \|$", rule.page)
+    return {name.strip("`"): text for names, text in rows for name in names.split(", ")}
+
+
 def more_examples(folder: Path = MORE) -> dict[str, list[Example]]:
     """Programs beside the examples of the pages, by the code of their rule; in those of `quiet` it has nothing to say."""
     return {path.stem: examples_on(path.read_text("utf-8")) for path in sorted(folder.glob("*.md"))}

@@ -765,7 +765,9 @@ def test_each_argument_has_a_finding(name: str) -> None:
 def test_device_0_is_a_device() -> None:
     report, _ = analyse(f"{HEAD}model = FSDP(model, device_id=0, param_init_fn=f)\n")
     said = [each.message for each in report.findings if each.code == "FSDP207"]
-    assert said == ["the runtime makes this device the current one and moves the model there"]
+    assert said == [
+        "`fsdp_migrate.runtime` makes this the current device and moves the model to it."
+    ]
 
 
 def test_a_key_of_a_dictionary_is_said_once() -> None:

@@ -42,9 +42,9 @@ def test_what_is_local_goes_whatever_others_import(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("CPUOffload(True)", "becomes CPUOffloadPolicy() in every unit"),
-        ("False", "nothing is offloaded, as by default"),
-        ("read()", "becomes CPUOffloadPolicy(), or OffloadPolicy() where nothing is offloaded"),
+        ("CPUOffload(True)", "Replaced by `offload_policy=CPUOffloadPolicy()`."),
+        ("False", "Has no effect: nothing is offloaded, which is the default."),
+        ("read()", "Replaced by `offload_policy`: `CPUOffloadPolicy()` under the same condition, else `OffloadPolicy()`."),
     ],
 )  # fmt: skip
 def test_offloading_is_said_with_its_condition(given: str, said: str, tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+from fsdp_migrate.codemods.constructor import assumption_table
+from fsdp_migrate.codemods.constructor.construction import ASSUMPTION
+from fsdp_migrate.codemods.left import environment, private_names, wrapper_internals
 from fsdp_migrate.codemods.registry import all_rules
 
-from .pages import examples_of
+from .pages import examples_of, table_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
 
@@ -15,3 +18,25 @@ def test_every_rule_has_a_page_with_examples() -> None:
         assert rule.summary.endswith(".")
         assert rule.page.startswith(f"# {rule.code} {rule.name}\n\n{rule.summary}\n\n")
         assert examples_of(rule)
+
+
+def test_the_page_of_assumptions_shows_their_rows() -> None:
+    """Each row of the two tables is what a finding says."""
+    rows = [line for line in ASSUMPTION.page.splitlines() if line.startswith("| ")]
+    assumed = assumption_table.ASSUMPTIONS
+    assert rows[1 : 1 + len(assumed)] == [
+        f"| {each.severity.value} | {each.message} |" for each in assumed
+    ]
+    names = {
+        **assumption_table.INTERFACE,
+        **assumption_table.METHODS,
+        **assumption_table.STATE_DICTS,
+    }
+    table = table_of(ASSUMPTION)
+    assert {name: table[name] for name in names} == names
+
+
+def test_other_pages_show_the_rows_of_their_rules() -> None:
+    assert table_of(environment.RULE) == environment.VARIABLES
+    assert table_of(private_names.NAME) == private_names.NAMES
+    assert table_of(wrapper_internals.ATTRIBUTE) == wrapper_internals.ATTRIBUTES

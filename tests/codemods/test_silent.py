@@ -28,39 +28,39 @@ BLOCK = MODEL.replace("class Net", "class Block(nn.Linear):\n    pass\n\n\nclass
 HITS = {
     "a prefix that is asked for": (
         "def run(model):\n    return [n for n in model.state_dict() if n.startswith('_fsdp_wrapped_module')]\n",
-        "looks for the wrapper in names",
+        "looks for the name of FSDP1's wrapper",
     ),
     "a name with the wrapper": (
         "def run(model):\n    return dict(model.named_parameters())['_fsdp_wrapped_module.head.weight']\n",
-        "looks for the wrapper in names",
+        "looks for the name of FSDP1's wrapper",
     ),
     "the name of the class": (
         "def run(model):\n    return type(model).__name__ == 'FullyShardedDataParallel'\n",
-        "asks for the wrapper's class by its name",
+        "compares the class name with FSDP1's",
     ),
     "the class of a module": (
         "def run(model):\n    return [m for m in model.modules() if type(m) == Block]\n",
-        "compares a class with Block",
+        "compares the exact class with Block",
     ),
     "the class of a module, among several": (
         "def run(model):\n    return [m for m in model.modules() if type(m) in (nn.ReLU, Block)]\n",
-        "compares a class with Block, ReLU",
+        "compares the exact class with Block, ReLU",
     ),
     "FSDP1's class itself": (
         "def run(model):\n    return type(model) is FSDP\n",
-        "compares a class with FSDP",
+        "compares the exact class with FSDP",
     ),
     "FSDP1's class among others": (
         "def run(model):\n    return model.__class__ in (FSDP, nn.Linear)\n",
-        "compares a class with FSDP, Linear",
+        "compares the exact class with FSDP, Linear",
     ),
     "the first child": (
         "def run(model):\n    return list(model.children())[0]\n",
-        "takes parts by their place in the wrapper",
+        "accesses parts by their position in FSDP1's wrapper",
     ),
     "children with a name": (
         "def run(model):\n    return dict(model.named_children())\n",
-        "takes parts by their place in the wrapper",
+        "accesses parts by their position in FSDP1's wrapper",
     ),
 }
 # The same words about something else, or to no effect.
@@ -115,8 +115,8 @@ def test_it_keeps_the_constructor_on_the_bridge(name: str, tmp_path: Path) -> No
     text, what = HITS[name]
     action, message = _decision(_analysed(tmp_path, text))
     assert action == "runtime"
-    assert message.startswith("stays on the bridge: ")
-    assert f" {what}: " in message
+    assert message.startswith("Keeps FSDP1's interface")
+    assert f" {what} (" in message
     line = HEAD.count("\n") + 2
     assert f"train.py:{line} " in message
 
@@ -128,7 +128,7 @@ def test_in_the_torch_form_it_is_for_a_person(name: str, tmp_path: Path) -> None
     assert _decision(program)[0] == "rewrite"
     found = [f for f in program.findings if f.code == "FSDP005"]
     assert [f.action.value for f in found] == ["manual"]
-    assert what in found[0].message
+    assert what[1:] in found[0].message
     assert found[0].line == HEAD.count("\n") + 2
 
 
@@ -158,8 +158,8 @@ def test_all_places_are_listed_at_once(tmp_path: Path) -> None:
     text = "".join(f"{text}\n\n" for text, _ in HITS.values())
     action, message = _decision(_analysed(tmp_path, text))
     assert action == "runtime"
-    assert f"stays on the bridge: {len(HITS)} places: " in message
-    assert all(f" {what}: " in message for _, what in HITS.values())
+    assert f" because of {len(HITS)} places: " in message
+    assert all(f" {what} (" in message for _, what in HITS.values())
     assert message.count("; ") == len(HITS) - 1
 
 

@@ -316,7 +316,7 @@ def test_what_another_library_hands_to_fsdp1_stays_torchs(text: str, name: str) 
     source = Source(Path("/nowhere/x.py"), "x.py", (HEAD + text + "F = F(model)\n").encode())
     for form in ("auto", "bridge"):
         report = analyse_source(source, Options(form=form))
-        said = [f for f in report.findings if "stays torch's" in f.message]
+        said = [f for f in report.findings if "uses FSDP1 itself" in f.message]
         assert [(f.construct, f.action.value) for f in said] == [(name, "manual")]
         after = report.changes[0].after.decode() if report.changes else source.text
         theirs = [line for line in after.splitlines() if "torch.distributed.fsdp" in line]
@@ -330,8 +330,8 @@ def test_it_stays_across_files_and_a_module_with_other_uses_is_by_hand(tmp_path:
     (tmp_path / "main.py").write_text(HEAD + use)
     report = analyse(sorted(tmp_path.glob("*.py")), BRIDGE)
     said = {f.construct: f.message for f in report.findings if f.action is Action.MANUAL}
-    assert "stays torch's" in said["MixedPrecision"]
-    assert "import torch's by its name" in said["f.CPUOffload"]
+    assert "which uses FSDP1 itself" in said["MixedPrecision"]
+    assert "Import this name from `torch.distributed.fsdp`" in said["f.CPUOffload"]
 
 
 def test_accelerate_asks_for_torchs_own_policy() -> None:

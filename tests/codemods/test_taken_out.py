@@ -45,7 +45,7 @@ def uses(folder: Path, code: str, original: bool = True) -> set[str]:
     ],
 )
 def test_values_that_are_read(code: str, tmp_path: Path) -> None:
-    assert uses(tmp_path, code) == {"reads a"}
+    assert uses(tmp_path, code) == {"Reads a"}
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_values_that_are_read(code: str, tmp_path: Path) -> None:
 def test_names_that_had_a_prefix(test: str, tmp_path: Path) -> None:
     rates = 'RATES = {"head.weight": 0.2}\n'
     code = f"{rates}head = [p for n, p in model.named_parameters() if {test}]  # HERE"
-    assert uses(tmp_path, code) == {"tests a"}
+    assert uses(tmp_path, code) == {"Tests a"}
 
 
 @pytest.mark.parametrize(
     ("code", "use"),
     [
-        ("params = list(model.parameters())\nlast = params[-1:]  # HERE", "goes by"),
-        ("for i, p in enumerate(model.parameters()):  # HERE\n    rate(i, p)", "goes by"),
-        ("number = len(list(model.parameters()))  # HERE", "goes by"),
-        ("model.module.head.requires_grad_(False)  # HERE", "froze nothing"),
+        ("params = list(model.parameters())\nlast = params[-1:]  # HERE", "Depends on"),
+        ("for i, p in enumerate(model.parameters()):  # HERE\n    rate(i, p)", "Depends on"),
+        ("number = len(list(model.parameters()))  # HERE", "Depends on"),
+        ("model.module.head.requires_grad_(False)  # HERE", "Now freezes"),
         (
             "for m in model.modules():\n    if isinstance(m, Block):\n        m.requires_grad_(False)  # HERE",
-            "froze nothing",
+            "Now freezes",
         ),
     ],
 )
@@ -90,17 +90,17 @@ def test_flat_parameters(code: str, use: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "use"),
     [
-        ("for m in model.modules():\n    nn.init.normal_(m.weight)  # HERE", "draws values"),
-        ("for m in model.modules():\n    rate = RATES.get(type(m))  # HERE", "looks up"),
-        ("for m in model.modules():\n    rate = RATES[m.__class__]  # HERE", "looks up"),
+        ("for m in model.modules():\n    nn.init.normal_(m.weight)  # HERE", "Draws random"),
+        ("for m in model.modules():\n    rate = RATES.get(type(m))  # HERE", "Looks up"),
+        ("for m in model.modules():\n    rate = RATES[m.__class__]  # HERE", "Looks up"),
         (
             "def rates(module, lr):\n    for child in module.children():  # HERE\n        rates(child, lr / 2)\n"
             "rates(model, 0.4)",
-            "had FSDP1's",
+            "Now finds",
         ),
         (
             "for p in model.parameters():\n    torch.save(p.detach().cpu(), path)  # HERE",
-            "saves parameters",
+            "Saves parameters",
         ),
     ],
 )
@@ -141,4 +141,4 @@ def test_a_function_has_one_finding_for_each_kind_of_use(tmp_path: Path) -> None
     code = "for m in model.modules():\n    a += m.weight.norm()\n    b += m.bias.sum()\n"
     program = HEAD.format(original=True) + code
     found = [f for f in analysed(tmp_path, program).findings if f.code == "FSDP529"]
-    assert [(f.line, f.message.endswith("(also lines 13)")) for f in found] == [(12, True)]
+    assert [(f.line, f.message.endswith("Also on lines 13.")) for f in found] == [(12, True)]

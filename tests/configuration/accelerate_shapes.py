@@ -109,11 +109,11 @@ fsdp_config:
     Shape("SHARD_GRAD_OP", with_strategy("SHARD_GRAD_OP"), resharding("false")),
     Shape("NO_SHARD", with_strategy("NO_SHARD"), _UNSHARDED),
     Shape("HYBRID_SHARD, two nodes", with_strategy("HYBRID_SHARD", 2, 8), _hybrid("true")),
-    Shape("HYBRID_SHARD, one node", with_strategy("HYBRID_SHARD"), resharding("true"), says="launched on several nodes"),
+    Shape("HYBRID_SHARD, one node", with_strategy("HYBRID_SHARD"), resharding("true"), says="unless you add"),
     Shape(
         "HYBRID_SHARD, nodes not known",
         "distributed_type: FSDP\nfsdp_config: {fsdp_sharding_strategy: HYBRID_SHARD}\nnum_processes: 8\n",
-        says="dp_replicate_size is the number of nodes",
+        says="`dp_replicate_size` is the number of nodes",
     ),
     Shape(
         "HYBRID_SHARD_ZERO2, Accelerate's spelling",
@@ -131,17 +131,17 @@ fsdp_config:
     Shape(
         "a name that is none",
         with_strategy("${STRATEGY}"),
-        says="the strategy is known only when the program runs",
+        says="The strategy is computed at run time",
     ),
     Shape(
         "NO_SHARD with offloading",
         with_strategy("NO_SHARD\n  fsdp_offload_params: true"),
-        says="offloading and FSDP's activation checkpointing have no counterpart",
+        says="has no offloading and no activation checkpointing",
     ),
     Shape(
         "NO_SHARD with offloading in JSON",
         '{"distributed_type": "FSDP",\n "fsdp_config": {"fsdp_sharding_strategy": 3, "fsdp_offload_params": true}}\n',
-        says="NO_SHARD is DistributedDataParallel",
+        says="NO_SHARD does what DistributedDataParallel does",
         ending="json",
     ),
     Shape(
@@ -164,7 +164,7 @@ num_processes: 2
     Shape(
         "LOCAL_STATE_DICT",
         with_strategy("FULL_SHARD").replace("FULL_STATE", "LOCAL_STATE"),
-        says="write SHARDED_STATE_DICT or FULL_STATE_DICT",
+        says="Write SHARDED_STATE_DICT or FULL_STATE_DICT",
     ),
     Shape(
         "prefetch flags",

@@ -72,7 +72,7 @@ output_dir: out
     Shape(
         "a path in fsdp_config, and settings beside it",
         "learning_rate: 1.0\nfsdp: full_shard\nfsdp_config: fsdp.json\nfsdp_min_num_params: 100\n",
-        says="is moved into fsdp_config, without its prefix",
+        says="Move it into `fsdp_config`, without its prefix",
     ),
     Shape(
         "another library's fsdp_config",
@@ -86,7 +86,7 @@ output_dir: out
     Shape(
         "hybrid sharding in axolotl",
         "base_model: m\nfsdp: [hybrid_shard, auto_wrap]\n",
-        says="needs fsdp_version 2 and its mesh",
+        says="Write `fsdp_version: 2` and the sizes of the mesh",
     ),
     Shape(
         "hybrid sharding of a plugin",

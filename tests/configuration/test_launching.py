@@ -11,7 +11,7 @@ from fsdp_migrate.findings import Action
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
-MESH = "dp_replicate_size is the number of nodes"
+MESH = "`dp_replicate_size` is the number of nodes"
 
 
 def said(text: str, name: str = "run.sh") -> list[str]:
@@ -25,34 +25,34 @@ def said(text: str, name: str = "run.sh") -> list[str]:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("export FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP", ["write FSDP_RESHARD_AFTER_FORWARD=false, with FSDP_VERSION=2"]),
-        ("export FSDP_SHARDING_STRATEGY=$1", ["true for FULL_SHARD, false for SHARD_GRAD_OP"]),
-        ("FSDP_FORWARD_PREFETCH=false python train.py", ["leave it out"]),
-        ("ACCELERATE_USE_FSDP=true python train.py", ["add FSDP_VERSION=2, and FSDP_STATE_DICT_TYPE=FULL_STATE_DICT if"]),
-        ("accelerate launch --use_fsdp train.py", ["--use_fsdp -> FSDP1 by default: add --fsdp_version 2, and"]),
+        ("export FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP", ["write `FSDP_RESHARD_AFTER_FORWARD=false` and `FSDP_VERSION=2`"]),
+        ("export FSDP_SHARDING_STRATEGY=$1", ["true for FULL_SHARD or false for SHARD_GRAD_OP"]),
+        ("FSDP_FORWARD_PREFETCH=false python train.py", ["Remove it"]),
+        ("ACCELERATE_USE_FSDP=true python train.py", ["Add `FSDP_VERSION=2`, and `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT` if"]),
+        ("accelerate launch --use_fsdp train.py", ["--use_fsdp -> Selects FSDP1 by default. Add `--fsdp_version 2`, and"]),
         (
             "accelerate launch --use-fsdp --fsdp-sharding-strategy FULL_SHARD --fsdp-use-orig-params true a.py",
-            ["--use-fsdp -> FSDP1", "write --fsdp_reshard_after_forward true, with --fsdp_version 2", "leave it out"],
+            ["--use-fsdp -> Selects FSDP1", "write `--fsdp_reshard_after_forward true` and `--fsdp_version 2`", "Remove it"],
         ),
         (
             "accelerate launch --use_fsdp \\\n  --fsdp_sharding_strategy=4 \\\n  --fsdp_use_orig_params true a.py",
-            ["add --fsdp_version 2", f"a parallelism_config, or it shards over all nodes: {MESH}", "leave it out"],
+            ["Add `--fsdp_version 2`", f"Without a `parallelism_config` it shards over all nodes: {MESH}", "Remove it"],
         ),
-        ("accelerate launch --fsdp_version 1 train.py", ["write 2"]),
-        ("accelerate launch --fsdp_reshard_after_forward SHARD_GRAD_OP a.py", ["--fsdp_reshard_after_forward false, with"]),
+        ("accelerate launch --fsdp_version 1 train.py", ["Write `2`"]),
+        ("accelerate launch --fsdp_reshard_after_forward SHARD_GRAD_OP a.py", ["`--fsdp_reshard_after_forward false` and"]),
         ("accelerate launch --fsdp_state_dict_type LOCAL_STATE_DICT a.py", ["SHARDED_STATE_DICT or"]),
-        ("accelerate launch --use_fsdp --fsdp_sharding_strategy no_shard a.py", ["add", "DistributedDataParallel"]),
-        ('torchrun train.py --fsdp "shard_grad_op auto_wrap offload"', ["in fsdp_config, with cpu_offload"]),
+        ("accelerate launch --use_fsdp --fsdp_sharding_strategy no_shard a.py", ["Add", "DistributedDataParallel"]),
+        ('torchrun train.py --fsdp "shard_grad_op auto_wrap offload"', ["and `cpu_offload`"]),
         ("torchrun train.py --fsdp hybrid_shard", [MESH]),
         (
             "torchrun train.py --fsdp 'full_shard auto_wrap' --fsdp_transformer_layer_cls_to_wrap GPT2Block",
-            ["in fsdp_config", "goes into fsdp_config as transformer_layer_cls_to_wrap"],
+            ["in `fsdp_config`", "Move it into `fsdp_config` as `transformer_layer_cls_to_wrap`"],
         ),
-        ("accelerate launch --use_fsdp --fsdp_transformer_layer_cls_to_wrap GPT2Block a.py", ["add --fsdp_version 2"]),
-        ("FSDP_SYNC_MODULE_STATES=true python train.py", ["under cpu_ram_efficient_loading; else"]),
+        ("accelerate launch --use_fsdp --fsdp_transformer_layer_cls_to_wrap GPT2Block a.py", ["Add `--fsdp_version 2`"]),
+        ("FSDP_SYNC_MODULE_STATES=true python train.py", ["with `cpu_ram_efficient_loading`, otherwise"]),
         ("torchrun train.py --fsdp no_shard", ["DistributedDataParallel"]),
         ("python -m verl.trainer critic.strategy=fsdp", ["critic.strategy=fsdp2"]),
-        ("kind=fsdp; python -m verl.trainer actor.fsdp_config.strategy=$kind", ["verl: write kind=fsdp2"]),
+        ("kind=fsdp; python -m verl.trainer actor.fsdp_config.strategy=$kind", ["verl. Write `kind=fsdp2`"]),
         ("STRATEGY=${STRATEGY:-fsdp}; python -m verl.trainer", ["STRATEGY=fsdp2"]),
     ],
 )  # fmt: skip

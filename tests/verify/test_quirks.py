@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fsdp_migrate.codemods.constructor.construction import ASSUMPTION
+from fsdp_migrate.codemods.constructor.assumption_table import ASSUMPTIONS
 from fsdp_migrate.runtime.in_place import like_fsdp1
 from fsdp_migrate.verify import quirks
 from fsdp_migrate.verify.command import verify_command
@@ -106,8 +106,7 @@ def test_there_are_words_for_every_quirk() -> None:
     parameters = inspect.signature(like_fsdp1).parameters.values()
     known = [each.name for each in parameters if isinstance(each.default, bool)]
     assert sorted(known) == sorted(quirks._WORDS)
-    assumed = {name for name, what in ASSUMPTION.table.items() if " unless " in what}
-    assert assumed == {*known, "printing"}
+    assert {assumption.switch for assumption in ASSUMPTIONS} == {*known, ""}
 
 
 @pytest.mark.ranks
