@@ -68,7 +68,8 @@ class Project:
         releases = self.takes("accelerate")
         if not releases.all_before(ACCELERATE_MESH):
             return ""
-        known = f"Accelerate has `parallelism_config` only since {_shown(ACCELERATE_MESH)}, and the project allows {releases.said}"
+        first = _shown(ACCELERATE_MESH)
+        known = f"Accelerate has `parallelism_config` only since {first}, and the project allows {releases.said}"
         return f"HYBRID_SHARD needs a mesh: {known}. Raise that requirement, then run fsdp-migrate again."
 
     @property

@@ -67,7 +67,7 @@ output_dir: out
     Shape(
         "a path in fsdp_config",
         "learning_rate: 1.0\nfsdp: full_shard\nfsdp_config: fsdp.json\n",
-        says="write into fsdp.json: version 2, and reshard_after_forward true",
+        says="Write version 2 into `fsdp.json`, and `reshard_after_forward: true`",
     ),
     Shape(
         "a path in fsdp_config, and settings beside it",

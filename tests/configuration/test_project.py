@@ -57,21 +57,21 @@ def migrated(folder: Path, needs: str, text: str, name: str = "settings.yaml") -
     [
         ("transformers>=5.10", RECIPE, FLAG, "only turns FSDP on"),
         ("transformers==5.24.0", RECIPE, FLAG, "only turns FSDP on"),
-        ("transformers==5.2.0", RECIPE, WORDS, "saves sharded states unless"),
-        ("", RECIPE, WORDS, "transformers 4 stays FSDP1 unless"),
-        ("transformers>=4.40", RECIPE, WORDS, "transformers 4 stays FSDP1 unless"),
-        ("transformers==4.57.1", RECIPE, None, "FSDP_VERSION=2, FSDP_RESHARD_AFTER_FORWARD=false"),
-        ("transformers>=4.46,<5", RECIPE, None, "the project takes transformers>=4.46,<5 of requirements.txt:1"),
-        ("transformers==4.57.1\naccelerate==1.5.2", RECIPE, None, "Raise it and run again"),
+        ("transformers==5.2.0", RECIPE, WORDS, "saves sharded states: for whole ones"),
+        ("", RECIPE, WORDS, "transformers 4 ignores it: launch with `FSDP_VERSION=2`"),
+        ("transformers>=4.40", RECIPE, WORDS, "transformers 4 ignores it: launch with `FSDP_VERSION=2`"),
+        ("transformers==4.57.1", RECIPE, None, "`FSDP_VERSION=2`, `FSDP_RESHARD_AFTER_FORWARD=false`"),
+        ("transformers>=4.46,<5", RECIPE, None, "the project allows transformers>=4.46,<5 of requirements.txt:1"),
+        ("transformers==4.57.1\naccelerate==1.5.2", RECIPE, None, "Raise that requirement, then run"),
         ("transformers==4.57.1", "learning_rate: 1\nfsdp: no_shard\n", "learning_rate: 1\n", "DistributedData"),
-        ("", AXOLOTL.format(key="limit_all_gathers"), TOP, "since 0.12"),
+        ("", AXOLOTL.format(key="limit_all_gathers"), TOP, "Needs axolotl 0.12"),
         ("axolotl==0.13.2", AXOLOTL.format(key="limit_all_gathers"), TOP, ""),
         ("axolotl[deepspeed]==0.9.2", AXOLOTL.format(key="fsdp_use_orig_params"), LISTED, ""),
-        ("axolotl<0.8", AXOLOTL.format(key="fsdp_use_orig_params"), None, "axolotl reads a version since 0.8"),
-        ("accelerate==1.5.2", ACCELERATE.format("FULL_SHARD"), None, "Accelerate reads a version since 1.6"),
-        ("accelerate>=1.0", ACCELERATE.format("FULL_SHARD"), "", "Accelerate knows it since 1.6"),
-        ("accelerate==1.9.0", ACCELERATE.format("HYBRID_SHARD"), None, "parallelism_config since 1.10"),
-        ("accelerate==1.10.0", ACCELERATE.format("HYBRID_SHARD"), "", "dp_replicate_size is"),
+        ("axolotl<0.8", AXOLOTL.format(key="fsdp_use_orig_params"), None, "axolotl reads a version only since 0.8"),
+        ("accelerate==1.5.2", ACCELERATE.format("FULL_SHARD"), None, "Accelerate reads a version only since 1.6"),
+        ("accelerate>=1.0", ACCELERATE.format("FULL_SHARD"), "", "Needs Accelerate 1.6"),
+        ("accelerate==1.9.0", ACCELERATE.format("HYBRID_SHARD"), None, "`parallelism_config` only since 1.10"),
+        ("accelerate==1.10.0", ACCELERATE.format("HYBRID_SHARD"), "", "`dp_replicate_size` is"),
         ("accelerate==1.5.2", ACCELERATE.format("NO_SHARD"), "", "DistributedDataParallel"),
     ],
 )  # fmt: skip
@@ -95,13 +95,14 @@ def test_a_plugin_is_of_the_releases_too(needs: str, tmp_path: Path) -> None:
     made, said = migrated(tmp_path, needs, text, "train.py")
     if needs.startswith("accelerate=="):
         assert made == text
-        assert "the project takes accelerate==1.5.2 of requirements.txt:1" in said
+        assert "the project allows accelerate==1.5.2 of requirements.txt:1" in said
     else:
         assert "fsdp_version=2" in made
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [('{"version": 2}', ""), ('{"min_num_params": 1}', "write into config/f")]
+    ("version", "said"),
+    [('{"version": 2}', ""), ('{"min_num_params": 1}', "Write version 2 into `config/f")],
 )
 def test_a_file_that_is_named_is_looked_at(version: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
