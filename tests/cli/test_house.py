@@ -59,6 +59,21 @@ def test_workflow_gives_the_action_inputs_that_it_has() -> None:
     assert required <= set(step["with"])
 
 
+def test_users_are_given_a_revision_that_exists() -> None:
+    """Until the first release there is no tag: the branch is all that others can name."""
+    changes = (ROOT / "CHANGELOG.md").read_text("utf-8")
+    released = re.findall(r"^## (\S+)$", changes, re.MULTILINE)
+    known = {"main", *(f"v{version}" for version in released)}
+    workflow = (ROOT / "docs/ci/github-workflow.yml").read_text("utf-8")
+    page = (ROOT / "docs/project.md").read_text("utf-8")
+    named = [
+        *re.findall(r"uses: OWNER/fsdp-migrate@(\S+)", workflow),
+        *re.findall(r"repo: https://github.com/OWNER/fsdp-migrate.*\n *rev: (\S+)", page),
+    ]
+    assert len(named) == 2
+    assert set(named) <= known
+
+
 def test_links_in_the_readme_exist() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]

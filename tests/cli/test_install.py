@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,11 @@ FSDP2 = (
 
 def commit_all(folder: Path) -> None:
     person = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-    for command in (("init", "-q"), ("add", "-A"), (*person, "commit", "-q", "-m", "all")):
+    for command in (
+        ("init", "-q", "-b", "main"),
+        ("add", "-A"),
+        (*person, "commit", "-q", "-m", "all"),
+    ):
         subprocess.run(["git", "-C", str(folder), *command], check=True, capture_output=True)
 
 
@@ -42,6 +47,15 @@ def tool(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+def configuration(tool: Path) -> str:
+    """What docs/project.md gives to copy, with the address of the tool."""
+    page = (ROOT / "docs" / "project.md").read_text("utf-8")
+    found = re.search(r"^repos:\n.*?(?=^```)", page, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    assert "https://github.com/OWNER/fsdp-migrate" in found[0]
+    return found[0].replace("https://github.com/OWNER/fsdp-migrate", str(tool))
+
+
 @pytest.mark.slow
 def test_the_hooks_flag_fsdp1_move_it_and_pass_fsdp2(tool: Path, tmp_path: Path) -> None:
     user = tmp_path / "a user"
@@ -51,10 +65,7 @@ def test_the_hooks_flag_fsdp1_move_it_and_pass_fsdp2(tool: Path, tmp_path: Path)
     (user / "__init__.py").touch()
     (user / "empty.py").touch()
     (user / "old.ipynb").write_text(json.dumps({"cells": [{"cell_type": "code", "source": FSDP1}]}))
-    head = subprocess.check_output(["git", "-C", str(tool), "rev-parse", "HEAD"], text=True).strip()
-    ids = [{"id": "fsdp1-usage"}, {"id": "fsdp1-migrate"}]
-    configuration = {"repos": [{"repo": str(tool), "rev": head, "hooks": ids}]}
-    (user / ".pre-commit-config.yaml").write_text(json.dumps(configuration))
+    (user / ".pre-commit-config.yaml").write_text(configuration(tool))
     commit_all(user)
     environment = {**os.environ, "PRE_COMMIT_HOME": str(tmp_path / "cache")}
 
