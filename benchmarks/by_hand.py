@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from fsdp_migrate.vendor import runtime_folder
+from fsdp_migrate.verify.launch import RECORDER
 
 STANDINS = Path(__file__).parent / "standins"
 EMULATION = """\
@@ -68,9 +68,7 @@ def emulation(scratch: Path, ranks: int) -> Path:
     start.mkdir()
     (start / "sitecustomize.py").write_text(
         EMULATION.format(
-            record=str(runtime_folder() / "record"),
-            ranks=ranks,
-            next=str(STANDINS / "sitecustomize.py"),
+            record=str(RECORDER), ranks=ranks, next=str(STANDINS / "sitecustomize.py")
         ),
         "utf-8",
     )

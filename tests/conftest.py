@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from fsdp_migrate.cli import exit_code
-from fsdp_migrate.vendor import runtime_folder
 from fsdp_migrate.verify import processes, reproducible
+from fsdp_migrate.verify.launch import RECORDER
 
 from .forkserver import ForkServer
 
@@ -73,7 +73,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer]:
     """A process that has imported torch, and forks the programs that `verify` runs."""
-    server = ForkServer(runtime_folder() / "record")
+    server = ForkServer(RECORDER)
     yield server
     server.close()
 

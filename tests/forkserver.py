@@ -46,7 +46,7 @@ class ForkServer:
     """The tests' end of the server.
 
     Args:
-        recorder: the folder ``runtime/record``.
+        recorder: the folder ``fsdp_migrate/verify/recorder``.
     """
 
     def __init__(self, recorder: Path) -> None:

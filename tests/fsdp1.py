@@ -3,7 +3,7 @@
 import torch
 from torch.distributed import fsdp
 
-from fsdp_migrate.runtime.record import cpu
+from fsdp_migrate.verify.recorder import cpu
 
 
 def fsdp1_on_cpu() -> None:

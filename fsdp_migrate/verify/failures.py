@@ -215,7 +215,7 @@ def _where(stack: str) -> str:
 
 def _frames(stack: str) -> list[str]:
     lines = [line for line in stack.splitlines() if line.startswith("  File")]
-    return [line for line in lines if "/runtime/record/" not in line and "<frozen" not in line]
+    return [line for line in lines if "/verify/recorder/" not in line and "<frozen" not in line]
 
 
 def _name(rank: int | str) -> str:

@@ -15,9 +15,11 @@ from pathlib import Path
 from fsdp_migrate import __version__, git
 from fsdp_migrate.engine import parse_file
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.vendor import runtime_folder
 from fsdp_migrate.verify import folders, reproducible
 from fsdp_migrate.verify.options import Options, Recording
+
+# Programs load it by its path: it brings nothing else of this package into them.
+RECORDER = Path(__file__).resolve().parent / "recorder"
 
 _RANK_VARIABLES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
@@ -81,7 +83,7 @@ def environment(
     values["FSDP_MIGRATE_SETTINGS"] = json.dumps(settings, default=str)
     # Relative paths of the user's start in the user's working folder.
     paths = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    recorder = runtime_folder() / "record" / "start"
+    recorder = RECORDER / "start"
     values["PYTHONPATH"] = os.pathsep.join([str(recorder), *paths])
     values["PYTHONHASHSEED"] = "0"
     # More threads sum in another order, and the ranks share the machine.

@@ -32,7 +32,7 @@ class Rank:
         sharded: whether it built a unit of FSDP1 or FSDP2.
         lost: parameters of optimizers that belong to no module.
         gathered: those of them that are the gathered form of a unit's sharded ones.
-        quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`runtime/record/evidence.py`).
+        quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`fsdp_migrate/verify/recorder/evidence.py`).
         said: the runtime's warnings: `place`, the rule's `code` and `message`.
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
         world: how many ranks there are.

@@ -1,6 +1,6 @@
 """The values of two runs' models against each other: when these were first called, and after the last step.
 
-Each rank has written its parts (`runtime/record/values.py`); here they are put together.
+Each rank has written its parts (`fsdp_migrate/verify/recorder/values.py`); here they are put together.
 """
 
 import math

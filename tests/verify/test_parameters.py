@@ -39,7 +39,7 @@ def test_a_tensor_is_put_together_from_parts() -> None:
 
 
 def test_models_with_the_same_names_are_told_apart() -> None:
-    from fsdp_migrate.runtime.record.census import Census
+    from fsdp_migrate.verify.recorder.census import Census
 
     larger = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
     first = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
@@ -56,7 +56,7 @@ def test_models_with_the_same_names_are_told_apart() -> None:
 
 
 def test_a_view_of_a_model_is_no_model_of_its_own() -> None:
-    from fsdp_migrate.runtime.record.census import roots
+    from fsdp_migrate.verify.recorder.census import roots
 
     class InPlace(torch.nn.Linear):
         def _get_fsdp_state(self) -> None:

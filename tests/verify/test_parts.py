@@ -57,7 +57,7 @@ def test_a_program_runs_in_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["pkg", str(tmp_path / "data")]))
     values = launch.environment(program, "cpu", tmp_path / "records")
     paths = values["PYTHONPATH"].split(os.pathsep)
-    # What is imported from the folder that was copied is redirected (`runtime/record/imports.py`).
+    # What is imported from the folder that was copied is redirected (`fsdp_migrate/verify/recorder/imports.py`).
     assert (Path(paths[0]) / "sitecustomize.py").is_file()
     assert paths[1:3] == [str(source / "pkg"), str(tmp_path / "data")]
     assert json.loads(values["FSDP_MIGRATE_SETTINGS"])["copies"] == [

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.vendor import runtime_folder
 from fsdp_migrate.verify.folders import Program
+from fsdp_migrate.verify.launch import RECORDER
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -45,7 +45,7 @@ def trace(text: str, folder: Path, version: str = HERE, lines: int = 10_000) -> 
     copy = folder / "copy"
     copy.mkdir(parents=True)
     (copy / "own.py").write_text(text)
-    record = str(runtime_folder() / "record")
+    record = str(RECORDER)
     command = [python, "-c", START, record, str(copy), str(folder), str(lines)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert "_record" not in done.stderr, done.stderr

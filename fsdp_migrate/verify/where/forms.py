@@ -1,4 +1,4 @@
-"""Whether two forms of a value (`runtime/record/lines/forms.py`) mean the same."""
+"""Whether two forms of a value (`fsdp_migrate/verify/recorder/lines/forms.py`) mean the same."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from fsdp_migrate.runtime.record import emulate
+from fsdp_migrate.verify.recorder import emulate
 
 emulate.install(2)  # Accelerate knows FSDP on accelerators only
 
