@@ -176,13 +176,13 @@ def policy_edits(context: Context, made: ast.expr, rewritten: Rewritten) -> list
     """The edits that turn what makes a MixedPrecision, or None, into FSDP2's policy."""
     if isinstance(made, ast.Constant):
         return [context.replace(made, "MixedPrecisionPolicy()")]
-    source = _policy_source(context, made, made in rewritten.casting)
+    source = policy_source(context, made, made in rewritten.casting)
     # Those of fields that FSDP2's policy does not have go with them.
     lost = Counter(comments(context.source(made))) - Counter(comments(source))
     return [context.replace(made, source)._replace(lost=tuple(lost.elements()))]
 
 
-def _policy_source(context: Context, call: ast.expr, says_casts: bool) -> str:
+def policy_source(context: Context, call: ast.expr, says_casts: bool) -> str:
     """A `MixedPrecision(...)` as `MixedPrecisionPolicy(...)`, in its own layout."""
     assert isinstance(call, ast.Call)
     precision = precision_of(context.program, context.file, call)

@@ -6,9 +6,10 @@ import re
 from bisect import bisect
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.constructor.options import policy_source
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries import rules
-from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.codemods.rule import Found, Import
 from fsdp_migrate.configuration import table, tree
 from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import LEFT_OUT, OF_VERL, UNSURE, is_left_out, said_of
@@ -17,6 +18,7 @@ from fsdp_migrate.configuration.reading import from_call, from_python
 from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
 from fsdp_migrate.configuration.translate import translate
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 from fsdp_migrate.pins import Pins
@@ -26,6 +28,8 @@ from fsdp_migrate.source import is_test
 RULES = rules.RULES
 
 _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
+# What MixedPrecision has that FSDP2 has too, or leaves as it is.
+_OF_BOTH = frozenset({"param_dtype", "reduce_dtype", "buffer_dtype"})
 _FROM_ENVIRONMENT = (
     "Selects FSDP1, unless the environment sets `FSDP_VERSION=2`. Pass `fsdp_version=2`."
 )
@@ -191,6 +195,8 @@ class _Reader:
         changes = [each.change for each in said if each.change]
         gone = [each for each in said if isinstance(each.change, tree.Remove | tree.Replace)]
         removed = tuple(nodes[each.place.span] for each in gone if each.place.span in nodes)
+        made = any(isinstance(getattr(each, "value", None), tree.Code) for each in changes)
+        imports = (Import(TORCH, "MixedPrecisionPolicy"),) if made else ()
         for each in said:
             plain = each.change is not None and self.context.plain
             message = (
@@ -205,6 +211,7 @@ class _Reader:
                 Action.REWRITE if plain else Action.MANUAL,
                 message,
                 edits=(lambda: edits_of(self.file.text, changes)) if first else None,
+                imports=imports if first else (),
                 removed=removed if first else (),
             )
 
@@ -232,6 +239,9 @@ class _Reader:
         if isinstance(node, ast.Call) and self.context.fsdp1(node.func) == "CPUOffload":
             given = keyword(node, "offload_params", 0)
             return table.CPUOffload(getattr(given, "value", None) is True)
+        if isinstance(node, ast.Call) and self.context.fsdp1(node.func) == "MixedPrecision":
+            known = {each.arg for each in node.keywords} <= _OF_BOTH and len(node.args) < 4
+            return tree.Code(policy_source(self.context, node, False)) if known else tree.UNKNOWN
         value = self.context.value(node) if isinstance(node, ast.Name) else None
         if value is None or not isinstance(value.node, ast.Dict | ast.Constant):
             return tree.UNKNOWN

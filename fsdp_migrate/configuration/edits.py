@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.configuration.tree import (
     Add,
     Change,
+    Code,
     Data,
     Listing,
     Mapping,
@@ -150,6 +151,8 @@ def _leaves(value: Value) -> Iterator[Span]:
 
 def _literal(value: Data, style: str) -> str:
     """A value in YAML, JSON or Python."""
+    if isinstance(value, Code):
+        return value.text
     quoted = style in ("dict", "json")
     if isinstance(value, Dictionary):
         pairs = (

@@ -183,7 +183,9 @@ class _Translation:
         )
         if policy is not None and not isinstance(policy.data, str | None):
             raise Stays(policy, table.POLICY)
-        if precision is not None and not isinstance(precision.data, str | None):
+        if precision is not None and isinstance(precision.data, tree.Code):
+            self.say(tree.Replace(precision, precision.key, precision.data), table.PRECISE)
+        elif precision is not None and not isinstance(precision.data, str | None):
             raise Stays(precision, table.PRECISION)
         entry = self.settings.get("cpu_offload")
         if entry is not None and isinstance(entry.data, table.CPUOffload):

@@ -12,6 +12,13 @@ Data = object
 UNKNOWN = object()
 
 
+@dataclass(frozen=True)
+class Code:
+    """A value that Python alone can give, as it is written."""
+
+    text: str
+
+
 @dataclass(eq=False)
 class Scalar:
     """One value that holds no others; `UNKNOWN` if the text does not say what it is."""

@@ -118,3 +118,28 @@ def test_units_by_size_stay_units_by_size(tmp_path: Path) -> None:
     text = "learning_rate: 1.0\nfsdp: full_shard auto_wrap\nfsdp_config:\n  min_num_params: 2000\n"
     assert "  auto_wrap_policy: SIZE_BASED_WRAP\n" in migrated(tmp_path, "", text)[0]
     assert "auto_wrap_policy" not in migrated(tmp_path, "", text.replace("2000", "0"))[0]
+
+
+@pytest.mark.parametrize(
+    ("made", "becomes"),
+    [
+        ("MixedPrecision(torch.bfloat16)", "MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.bfloat16)"),
+        ("MixedPrecision(reduce_dtype=torch.float32)", "MixedPrecisionPolicy(reduce_dtype=torch.float32)"),
+        ("MixedPrecision(param_dtype=torch.bfloat16, keep_low_precision_grads=True)", None),
+        ("MixedPrecision(param_dtype=torch.bfloat16, **more)", None),
+        ("precision", None),
+    ],
+)  # fmt: skip
+def test_the_precision_of_a_plugin(made: str, becomes: str | None, tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom accelerate import FullyShardedDataParallelPlugin\n"
+        "from torch.distributed.fsdp import MixedPrecision\n\n"
+        f"plugin = FullyShardedDataParallelPlugin(mixed_precision_policy={made})\n"
+    )
+    after, said = migrated(tmp_path, "", text, "train.py")
+    if becomes is None:
+        assert made in after
+        assert "Write `MixedPrecisionPolicy(param_dtype=..., reduce_dtype=...)`" in said
+    else:
+        assert f"mixed_precision_policy={becomes}" in after
+        assert "import MixedPrecisionPolicy\n" in after
