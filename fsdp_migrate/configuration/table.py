@@ -87,7 +87,9 @@ PRECISION = (
     "Write `MixedPrecisionPolicy(param_dtype=..., reduce_dtype=...)`."
 )
 # What both have. Under FSDP1 the root alone casts what it is given.
-PRECISE = "Becomes `MixedPrecisionPolicy`. Each unit casts its inputs, and buffers keep their dtype."
+PRECISE = (
+    "Becomes `MixedPrecisionPolicy`. Each unit casts its inputs, and buffers keep their dtype."
+)
 STRATEGY_OF_LIGHTNING = (
     "Selects FSDP1 in Lightning. Use `ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1)`, and "
     "call `fully_shard` with `mesh=self.device_mesh['data_parallel']` in `configure_model`."

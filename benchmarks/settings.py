@@ -1,0 +1,200 @@
+"""What releases of transformers, Accelerate and axolotl make of settings, as they are and as the tool leaves them.
+
+python benchmarks/settings.py FOLDER
+
+FOLDER holds an environment for each release, which is made where it is missing; torch is borrowed from the environment of
+this Python. Written are tests/configuration/releases.json, which the tests compare with, and docs/results/settings.md.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests" / "configuration"
+sys.path[:0] = [str(TESTS)]
+
+from release_shapes import SETTINGS, Settings  # noqa: E402
+
+from fsdp_migrate.discover import discover  # noqa: E402
+from fsdp_migrate.engine import analyse  # noqa: E402
+
+# What is installed for a release; axolotl's own lists say what belongs to it.
+RELEASES = {
+    "transformers": {
+        "4.57.6": ["transformers==4.57.6", "accelerate==1.10.1"],
+        "5.9.0": ["transformers==5.9.0", "accelerate==1.13.0"],
+        "5.24.0": ["transformers==5.24.0", "accelerate==1.15.0"],
+    },
+    "accelerate": {
+        "1.5.2": ["transformers==4.49.0", "accelerate==1.5.2"],
+        "1.10.1": ["transformers==4.57.6", "accelerate==1.10.1"],
+        "1.15.0": ["transformers==5.24.0", "accelerate==1.15.0"],
+    },
+    "axolotl": {
+        "0.10.0": ["transformers==4.52.3", "accelerate==1.7.0", "pydantic"],
+        "0.13.2": ["transformers==4.57.6", "accelerate==1.12.0", "pydantic"],
+        "0.19.0": ["transformers==5.16.1", "accelerate==1.13.0", "pydantic"],
+    },
+}
+FACTS = TESTS / "releases.json"
+PAGE = ROOT / "docs" / "results" / "settings.md"
+HEAD = """\
+# Settings by release
+
+What releases make of settings of FSDP1, and of what the tool makes of them: *pinned*, in a project that takes that release
+alone, and *open*, in one that does not say what it takes. Each release read each file itself. What is compared is the plugin
+that Accelerate shards by: over which ranks, whether parameters are freed after the forward, units, offloading, the kind of
+state dict, checkpointing, loading and dtypes. `python benchmarks/settings.py FOLDER` writes this page and what tests look at.
+
+*FSDP2* is version 2 and else the same; *FSDP1* is the same as before; *by hand* is a finding, and the file stays. Where
+something else differs, it is named. *refused* is what the release does not read before either.
+"""
+
+
+def main(folder: Path) -> None:
+    """Asks each release, and writes the facts and the page."""
+    folder = folder.absolute()
+    facts: dict[str, dict[str, Any]] = {}
+    for library, releases in RELEASES.items():
+        for release, packages in releases.items():
+            place = folder / f"{library}-{release}"
+            python = environment(place, packages)
+            package = axolotl(place, release) if library == "axolotl" else None
+            shapes = [each for each in SETTINGS if each.library == library]
+            facts[f"{library} {release}"] = asked(python, package, shapes, library, release)
+    FACTS.write_text(json.dumps(facts, indent=1) + "\n")
+    PAGE.write_text(page(facts))
+
+
+def environment(place: Path, packages: list[str]) -> str:
+    """The Python of an environment with some packages, and this one's torch."""
+    python = place / "bin" / "python"
+    if not python.exists():
+        import torch
+
+        venv.create(place, with_pip=True)
+        site = next(place.glob("lib/python*/site-packages"))
+        borrowed = Path(torch.__file__).parents[1]
+        (site / "borrowed.pth").write_text(f"{borrowed}\n")
+        limits = place / "constraints.txt"
+        limits.write_text(f"torch=={torch.__version__}\n")
+        pip = [str(python), "-m", "pip", "install", "-q", "-c", str(limits)]
+        subprocess.run([*pip, *packages], check=True)
+    return str(python)
+
+
+def axolotl(place: Path, release: str) -> Path:
+    """The folder of axolotl's package, taken from what it publishes: it is not installed."""
+    source = place / "source"
+    if not source.exists():
+        source.mkdir()
+        wanted = ["--no-deps", "--no-build-isolation", "-d", str(source), f"axolotl=={release}"]
+        python = str(place / "bin" / "python")
+        subprocess.run([python, "-m", "pip", "download", "-q", *wanted], check=True)
+        (archive,) = source.iterdir()
+        if archive.suffix == ".whl":
+            zipfile.ZipFile(archive).extractall(source)
+        else:
+            with tarfile.open(archive) as packed:
+                packed.extractall(source, filter="data")
+    return next(source.rglob("axolotl/utils/trainer.py")).parents[1]
+
+
+def asked(
+    python: str, package: Path | None, shapes: list[Settings], library: str, release: str
+) -> dict[str, Any]:
+    """What a release makes of each shape: `before`, `pinned` in a project with that release, `open` in any other."""
+    pinned = [migrated(shape, f"{library}=={release}") for shape in shapes]
+    free = [migrated(shape, "") for shape in shapes]
+    texts = {
+        "before": [shape.text for shape in shapes],
+        "pinned": [after for after, _ in pinned],
+        "open": [after for after, _ in free],
+    }
+    meanings: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as made:
+        for side, written in texts.items():
+            folder = Path(made, side)
+            folder.mkdir()
+            for number, (shape, text) in enumerate(zip(shapes, written, strict=True)):
+                (folder / f"{number:02}.{shape.ending}").write_text(text)
+            command = [python, str(TESTS / "meanings.py"), str(folder), library]
+            command += [str(package)] if package else []
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+            meanings[side] = json.loads(done.stdout)
+    found = {}
+    for number, shape in enumerate(shapes):
+        name = f"{number:02}.{shape.ending}"
+        found[shape.title] = {
+            "before": meanings["before"][name],
+            "pinned": {**_of(pinned[number]), "means": meanings["pinned"][name]},
+            "open": {**_of(free[number]), "means": meanings["open"][name]},
+        }
+    return found
+
+
+def _of(migrated: tuple[str, list[str]]) -> dict[str, Any]:
+    return {"text": migrated[0], "says": migrated[1]}
+
+
+def migrated(shape: Settings, needs: str) -> tuple[str, list[str]]:
+    """A shape in a project with some requirements: its text afterwards, and what is said by hand."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "requirements.txt").write_text(f"{needs}\n")
+        Path(folder, f"settings.{shape.ending}").write_text(shape.text)
+        report = analyse(discover([Path(folder)]))
+        assert not report.errors, report.errors
+        after = report.changes[0].after.decode() if report.changes else shape.text
+        said = [each.message.replace(folder, "") for each in report.manual]
+        return after, said
+
+
+def outcome(before: Any, after: dict[str, Any]) -> str:
+    """What became of a shape, in a few words."""
+    means = after["means"]
+    if after["says"] and means == before:
+        return "by hand"
+    if isinstance(means, str):
+        return f"refused: {means}" if means == before else f"**fails: {means}**"
+    if isinstance(before, str):
+        return f"FSDP{means['version']}" if "version" in means else "unsharded"
+    differs = {k: v for k, v in means.items() if k != "version" and v != before.get(k)}
+    said = f"FSDP{means['version']}" if "version" in means else "unsharded"
+    if not differs:
+        return said
+    if "frees" not in means:
+        return f"{said}; before, it was sharded"
+    changes = ", ".join(f"{key} {before.get(key)} to {value}" for key, value in differs.items())
+    return f"{said}; {changes}"
+
+
+def page(facts: dict[str, dict[str, Any]]) -> str:
+    """The page with a table for each library."""
+    lines = [HEAD]
+    for library, releases in RELEASES.items():
+        columns = [f"{release}, {side}" for release in releases for side in ("pinned", "open")]
+        lines += [f"## {library}", "", f"| settings | {' | '.join(columns)} |"]
+        lines += ["|" + "---|" * (len(columns) + 1)]
+        for shape in SETTINGS:
+            if shape.library == library:
+                cells = [_cell(facts[f"{library} {each}"][shape.title]) for each in releases]
+                lines.append(f"| {shape.title} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(found: dict[str, Any]) -> str:
+    return " | ".join(outcome(found["before"], found[side]) for side in ("pinned", "open"))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
