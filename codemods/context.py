@@ -243,7 +243,12 @@ class Context:
         return wanted
 
     def local(self, wanted: str, at: ast.AST) -> str:
-        """As `free`, but a function may use a name of its file again that it does not read."""
+        """As `free`, but a function may use a name of its file again that it does not read, and a loop its own targets."""
+        loop = self.file.parents.get(at)
+        if isinstance(loop, ast.For) and loop.iter is at:
+            names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+            if wanted in names:
+                return wanted
         function = self.file.function(at)
         if function is None or wanted in self.file.scope_of(at).bindings:
             return self.free(wanted, at)

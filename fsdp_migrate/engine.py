@@ -134,7 +134,8 @@ def _analyse(
         apart = (each for _, source in files for each in source.apart)
         report.findings += (each for each in apart if options.takes(each.code))
         data |= {str(source.path): source.data for source in sources}
-        program = Program([file for file, _ in files], paths, read or parse_file, is_set, data)
+        parsed, goes_on = [file for file, _ in files], options.form == "torch"
+        program = Program(parsed, paths, read or parse_file, is_set, data, goes_on)
 
         def work(each: tuple[File, Source]) -> Outcome:
             return migrate(*each, program, options)

@@ -9,7 +9,8 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument, given_keys, is_whole
 from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Rule
-from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.names import CLASS, RUNTIME
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Imported
 from fsdp_migrate.facts.values import Value
@@ -27,6 +28,8 @@ FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters
 # What makes units, as findings name it.
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
+# A loop of the default form, which torch's form reads as a constructor.
+UNITS = "units(...)"
 
 CONSTRUCTOR = Rule("FSDP002", "fsdp1-constructor", Severity.RAISES)
 ASSUMPTION = Rule("FSDP003", "assumption")
@@ -43,7 +46,7 @@ class Construction:
 
     Attributes:
         call: the call.
-        kind: DIRECT, SUBCLASS, PARTIAL, ENABLE_WRAP or WRAP.
+        kind: DIRECT, SUBCLASS, PARTIAL, ENABLE_WRAP, WRAP or UNITS.
         arguments: its arguments, in the order of the source; a dictionary may give one several times.
         unknown: keywords that FSDP1 does not have.
         unseen: dictionaries that are unpacked, whose keys are not known.
@@ -230,7 +233,8 @@ class Construction:
 
 def constructions(context: Context) -> list[Construction]:
     """Every construction of a file, in the order of the source."""
-    if not (context.references or context.models.subclasses):
+    has_units = context.form == "torch" and "units" in context.file.calls
+    if not (context.references or context.models.subclasses or has_units):
         return []
     found = [
         Construction(context, call, kind)
@@ -247,6 +251,8 @@ def _kind(context: Context, call: ast.Call) -> str | None:
         return DIRECT
     if name == "wrap":
         return WRAP
+    if context.form == "torch" and last_name(call.func) == "units":
+        return UNITS if f"{RUNTIME}.units" in context.dotted(call.func) else None
     if call.args and context.references.get(call.args[0]) == CLASS:
         if "functools.partial" in context.dotted(call.func):
             return PARTIAL

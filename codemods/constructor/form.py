@@ -7,7 +7,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor import assumptions, layout, precision, root, rows
+from fsdp_migrate.codemods.constructor import assumptions, from_units, layout, precision, root, rows
 from fsdp_migrate.codemods.constructor.by_units import by_units
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
@@ -15,6 +15,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     FORMER_NAMES,
     PARTIAL,
     SUBCLASS,
+    UNITS,
     UNKNOWN,
     UNPACKED,
     WRAP,
@@ -105,16 +106,19 @@ def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
 
 def _constructor(construction: Construction, decision: Decision) -> Found:
     call, construct, form = construction.call, construction.kind, decision.form
+    node = from_units.whole(construction.context, call) if construct == UNITS else call
     if form is not None:
         action = Action.REWRITE if form.in_words else Action.RUNTIME
         made = form.edits, form.imports, form.removed
-        return Found(CONSTRUCTOR, call, action, form.message, construct, *made)
+        return Found(CONSTRUCTOR, node, action, form.message, construct, *made)
     count = f"of {len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
     reasons = f"{count}{'; '.join(decision.reasons)}"
     if construction.context.form == "torch":
         message = (
             f"Not rewritten, because {reasons}. Call `fully_shard` yourself, or use `--form auto`."
         )
+        if construction.kind == UNITS:
+            message = f"Still calls `fsdp_migrate.runtime`, because {reasons}. Call `fully_shard` for each unit yourself."
         return Found(CONSTRUCTOR, call, Action.MANUAL, message, construct)
     message = "Keeps FSDP1's interface, which `fsdp_migrate.runtime` provides on top of FSDP2."
     if reasons:
@@ -195,12 +199,7 @@ def form_of(construction: Construction) -> Form:
     if construction.kind == WRAP:
         return _wrap(construction)
     context, call = construction.context, construction.call
-    if construction.kind == DIRECT and construction.module is None:
-        raise AtRunTime("the call does not show which argument is the model")
-    is_direct = construction.kind == DIRECT and not has_another(context, call)
-    place = (
-        layout.place_of(construction) if is_direct and not _has_own_edits(construction) else None
-    )
+    place = _place(construction)
     if not are_free(context, call):
         raise AtRunTime("this file already uses one of the needed names for something else")
     model = _parameter(construction) if place is None else place.model
@@ -215,6 +214,8 @@ def form_of(construction: Construction) -> Form:
     gathered = root.keep_sharded(construction, code)
     needs = (*imports_of(construction), *code.imports)
     removed = tuple(taken_away(construction, kept))
+    if construction.kind == UNITS and place is not None:
+        removed += from_units.removed(place)
     if place is not None:
         message = "Replaced by `fully_shard`, which shards the model in place: it is still the same object."
         if code.loop:
@@ -224,7 +225,10 @@ def form_of(construction: Construction) -> Form:
             )
         return Form(
             message,
-            lambda: layout.in_place(construction, code, place),
+            lambda: [
+                *from_units.without_remark(context, place.statement),
+                *layout.in_place(construction, code, place),
+            ],
             needs,
             removed,
             code.said,
@@ -258,6 +262,28 @@ def form_of(construction: Construction) -> Form:
         True,
         gathered,
     )
+
+
+def _place(construction: Construction) -> layout.Place | None:
+    """Where the statements of a constructor go; None where it becomes a function, or part of an expression.
+
+    Raises:
+        AtRunTime: if nothing can stand there.
+    """
+    context, call = construction.context, construction.call
+    if construction.kind == UNITS:
+        place = from_units.place_of(context, call)
+        if not construction.is_written_out:
+            raise AtRunTime(
+                "the call unpacks arguments (`**kwargs`) whose values this file does not show"
+            )
+        if place is None:
+            raise AtRunTime("it is not the loop that fsdp-migrate writes")
+        return place
+    if construction.kind == DIRECT and construction.module is None:
+        raise AtRunTime("the call does not show which argument is the model")
+    is_direct = construction.kind == DIRECT and not has_another(context, call)
+    return layout.place_of(construction) if is_direct and not _has_own_edits(construction) else None
 
 
 def _has_own_edits(construction: Construction) -> bool:

@@ -11,6 +11,7 @@ import re
 from fsdp_migrate.codemods.constructor import without_gradients
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.file import last_name, values_given
 
@@ -21,42 +22,52 @@ _SWAPS = rb"(?i:\bema\b|_ema\b|\bema_|moving_average|\bswap\w*\()|\.lerp_\(|Aver
 _MAKES = re.compile(r"optim|adam|sgd|lion|adafactor|muon", re.IGNORECASE)
 
 
+# What the default is for, at the root.
+NOTE = "# Also after a forward without gradients; costs one all-gather more in each step"
+
+
 def keep_sharded(construction: Construction, code: Code) -> str:
     """Tells the root to free its parameters after forward where a program may read them then; says why, or "" if not.
 
     In torch's form alone.
     """
-    context = construction.context
     if construction.like_fsdp1:
         return ""
+    why = may_be_read(construction.context, construction.call, code.model)
+    if why:
+        code.root["reshard_after_forward"] = "True"
+        code.note = NOTE
+    return why
+
+
+def may_be_read(context: Context, at: ast.expr | ast.stmt, model: str) -> str:
+    """Why the root has to free its parameters after forward, of a model that is sharded at a node; "" if it need not."""
     tree, paths = context.program.tree, context.program.reach.of(context.file.path)
     if not tree.having(_SWAPS).isdisjoint(paths):
         what = (
             "the program seems to swap a moving average in and out at that point, which would fail"
         )
-    elif _runs_before_optimizer(construction, code.model):
+    elif _runs_before_optimizer(context, at, model):
         what = "an optimizer created at that point would not train the root's parameters"
     else:
         return ""
     without = tree.having(without_gradients.WORDS).intersection(paths)
     if not any(context.program.once(without_gradients.runs_in, path) for path in sorted(without)):
         return ""
-    code.root["reshard_after_forward"] = "True"
-    code.note = "# Also after a forward without gradients; costs one all-gather more in each step"
     return (
         "The root gets `reshard_after_forward=True`: by default it keeps its parameters gathered after a forward without "
         f"gradients, and {what}. If not, remove the argument and save one all-gather a step."
     )
 
 
-def _runs_before_optimizer(construction: Construction, model: str) -> bool:
+def _runs_before_optimizer(context: Context, at: ast.expr | ast.stmt, model: str) -> bool:
     """Whether the model is given to something between the constructor and the making of an optimizer."""
-    file = construction.context.file
-    function = file.function(construction.call)
+    file = context.file
+    function = file.function(at)
     calls = [
         call
         for call in file.of(ast.Call)
-        if call.lineno > (construction.call.end_lineno or 0) and file.function(call) is function
+        if call.lineno > (at.end_lineno or 0) and file.function(call) is function
     ]
     makers = [call.lineno for call in calls if _MAKES.search(last_name(call.func))]
     if not makers:

@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     DIRECT,
     PARTIAL,
     SUBCLASS,
+    UNITS,
     AtRunTime,
     Construction,
     constructions,
@@ -115,7 +116,7 @@ def _speaking(program: Program, form: str) -> Iterator[Construction]:
         context = Context(file, program, form=form)
         for construction in constructions(context):
             try:
-                leaves = construction.kind in (DIRECT, PARTIAL) and not construction.unknown
+                leaves = construction.kind in (DIRECT, PARTIAL, UNITS) and not construction.unknown
                 leaves = leaves and not context.silenced(CONSTRUCTOR, construction.call)
                 if leaves and (form == "torch" or not hits(construction)):
                     _written(construction, Code("model", Rewritten(program, [])), others)
@@ -299,7 +300,9 @@ def are_mixed(program: Program) -> bool:
     stars = (e.unseen or any(isinstance(v, ast.Starred) for v in e.call.args) for e in every)
     if every and not any(stars) and all(each.kind != SUBCLASS for each in every):
         return False
-    return program.has("|".join((*_MIXING, "CPUOffload", "ignored_parameters")))
+    # `StateDictOptions(full_state_dict=True, cpu_offload=True)` is about states.
+    words = (r"cpu_offload(?!\s*=\s*True)", *_MIXING[1:], "CPUOffload", "ignored_param")
+    return program.has("|".join(words))
 
 
 _IGNORED = Row(

@@ -9,7 +9,7 @@ LibCST takes longer to import than a small file to migrate: import this module w
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import libcst as cst
@@ -165,6 +165,51 @@ class Statement:
             return cst.FlattenSentinel([first, *others, updated.with_changes(leading_lines=[])])
 
         self._keep(self._line_of(statement), parts, change)
+
+    def comment(self, statement: ast.stmt, text: str) -> None:
+        """Puts a comment above a statement in this one."""
+        line = cst.EmptyLine(comment=cst.Comment(text))
+        self.change(
+            self._line_of(statement),
+            lambda updated: updated.with_changes(leading_lines=[*updated.leading_lines, line]),
+        )
+
+    def give(self, call: ast.Call, name: str, value: str, before: Collection[str] = ()) -> None:
+        """Gives a call one more argument by its name, in front of those with some names and of what is unpacked."""
+
+        def change(updated: Any) -> Any:
+            arguments = [*updated.args]
+            later = (
+                place
+                for place, each in enumerate(arguments)
+                if each.star or (each.keyword is not None and each.keyword.value in before)
+            )
+            place = next(later, len(arguments))
+            new = cst.Arg(
+                keyword=cst.Name(name),
+                value=cst.parse_expression(value),
+                equal=cst.AssignEqual(
+                    whitespace_before=cst.SimpleWhitespace(""),
+                    whitespace_after=cst.SimpleWhitespace(""),
+                ),
+            )
+            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            if place < len(arguments):
+                comma = arguments[place - 1].comma if place else comma
+                return updated.with_changes(
+                    args=[*arguments[:place], new.with_changes(comma=comma), *arguments[place:]]
+                )
+            if not arguments:
+                return updated.with_changes(args=[new])
+            last = arguments[-1]
+            if isinstance(last.comma, cst.MaybeSentinel):
+                others = [*arguments[:-1], last.with_changes(comma=comma)]
+                return updated.with_changes(args=[*others, new])
+            between = arguments[0].comma if len(arguments) > 1 else last.comma
+            others = [*arguments[:-1], last.with_changes(comma=between)]
+            return updated.with_changes(args=[*others, new.with_changes(comma=last.comma)])
+
+        self.change(call, change)
 
     def remove(self, statement: ast.stmt) -> None:
         """Removes a statement in this one.

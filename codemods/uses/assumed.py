@@ -101,7 +101,8 @@ def _lines(program: Program, path: str) -> list[Line]:
     context, found = Context(file, program, form="torch"), list[Line]()
     for line in (each for finder in _FINDERS for each in finder(context)):
         around = file.function(line.node)
-        is_of_fsdp2 = around is not None and "fully_shard(" in file.source(around)
+        text = "" if around is None else file.source(around)
+        is_of_fsdp2 = "fully_shard(" in text and "like_fsdp1(" not in text
         if not (is_of_fsdp2 or is_for_others(file, line.node)):
             found.append(line)
     return found

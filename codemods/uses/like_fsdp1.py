@@ -1,11 +1,9 @@
 """`with like_fsdp1(model):`, which the default form writes: in torch's form the block stands without it."""
 
 import ast
-import re
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor import assumptions
-from fsdp_migrate.codemods.constructor.code import KEEPS
+from fsdp_migrate.codemods.constructor import assumptions, from_units, root
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.edit.text import indentation, newline
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
@@ -15,51 +13,81 @@ from fsdp_migrate.findings import Action
 RULE = Rule("FSDP008", "like-fsdp1")
 RULES = (RULE,)
 
-_READS = (
-    "Reads FSDP1's arguments at run time, for which torch has no equivalent. "
-    "Call `fully_shard` for each unit yourself."
+_MESSAGE = (
+    "Removed, together with the FSDP1 behaviour that it kept: see the assumptions listed here."
 )
+# What every unit is given stands behind what the root alone is.
+_SHARED = ("mesh", "offload_policy", "ignored_params")
 
 
 def find(context: Context) -> Iterator[Found]:
-    """Every block, in torch's form."""
+    """Every block, in torch's form; one that asks `units` for FSDP1's arguments is a constructor."""
     if context.form != "torch":
         return
     for statement in context.file.of(ast.With):
-        call = statement.items[0].context_expr
-        if len(statement.items) > 1 or not isinstance(call, ast.Call):
-            continue
-        if not _is_of_runtime(context, call.func, "like_fsdp1"):
-            continue
-        inside = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
-        reader = next((c for c in inside if _is_of_runtime(context, c.func, "units")), None)
-        if reader is not None:
-            yield Found(RULE, reader, Action.MANUAL, _READS)
-            continue
-        edits = lambda statement=statement, call=call: _edits(context, statement, call)  # noqa: E731
-        message = "Removed, together with the FSDP1 behaviour that it kept: see the assumptions listed here."
-        yield Found(RULE, statement, Action.REWRITE, message, "like_fsdp1", edits, (), (call.func,))
-        yield from assumptions.of_model(context, statement, norms=False, lacks_attributes=False)
+        if from_units.is_block(context, statement) and not _asks_units(context, statement):
+            yield from _of_block(context, statement)
 
 
-def _is_of_runtime(context: Context, function: ast.expr, name: str) -> bool:
-    return any(path == f"{RUNTIME}.{name}" for path in context.dotted(function))
+def _asks_units(context: Context, statement: ast.With) -> bool:
+    inside = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    return any(f"{RUNTIME}.units" in context.dotted(call.func) for call in inside)
 
 
-def _edits(context: Context, statement: ast.With, call: ast.Call) -> list[Edit]:
+def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
+    call = statement.items[0].context_expr
+    assert isinstance(call, ast.Call)
+    model = keyword(call, "model", 0)
+    shards = None if model is None else _root(statement, model)
+    why = root.may_be_read(context, statement, ast.unparse(model)) if shards and model else ""
+    edits = lambda: _edits(context, statement, call, shards if why else None)  # noqa: E731
+    yield Found(RULE, statement, Action.REWRITE, _MESSAGE, "like_fsdp1", edits, (), (call.func,))
+    if why and shards is not None:
+        yield Found(root.GATHERED, shards, Action.REWRITE, why, "fully_shard")
+    yield from assumptions.of_model(
+        context,
+        statement,
+        norms=_has_units_in_low_precision(statement),
+        lacks_attributes=_is_false(keyword(call, "parameter_attributes")),
+    )
+
+
+def _has_units_in_low_precision(statement: ast.With) -> bool:
+    """Whether a loop shards units by a policy of precision."""
+    inside = [*ast.walk(statement)]
+    keywords = (each.arg for each in inside if isinstance(each, ast.keyword))
+    return any(isinstance(each, ast.For) for each in inside) and "mp_policy" in keywords
+
+
+def _is_false(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and value.value is False
+
+
+def _root(statement: ast.With, model: ast.expr) -> ast.Expr | None:
+    """The statement that shards the root, which the tool writes last, if it leaves `reshard_after_forward` to FSDP2."""
+    last = statement.body[-1]
+    match last:
+        case ast.Expr(value=ast.Call(args=[given], keywords=keywords) as call):
+            names = {each.arg for each in keywords}
+            is_root = ast.unparse(call.func) == "fully_shard" and ast.dump(given) == ast.dump(model)
+            return last if is_root and "reshard_after_forward" not in names else None
+    return None
+
+
+def _edits(
+    context: Context, statement: ast.With, call: ast.Call, shards: ast.Expr | None
+) -> list[Edit]:
     """The edits that take the block one step out, and write what `buffer_dtype` asked for behind it."""
     from fsdp_migrate.codemods.edit.statement import Statement
 
     block = Statement(context.file, statement)
+    if shards is not None:
+        assert isinstance(shards.value, ast.Call)
+        block.give(shards.value, "reshard_after_forward", "True", _SHARED)
+        block.comment(shards, root.NOTE)
     block.step_out()
-    return [*_remark(context, statement), *block.edits(), *_cast(context, statement, call)]
-
-
-def _remark(context: Context, statement: ast.With) -> list[Edit]:
-    """The edit that takes away the comment which the default form writes above."""
-    start, text = context.file.lines(statement)[0], context.file.text
-    found = re.search(rf"[ \t]*{re.escape(KEEPS)}(?:\r\n|\r|\n)\Z", text[:start])
-    return [] if found is None else [Edit(found.start(), start, "", (KEEPS,))]
+    remark = from_units.without_remark(context, statement)
+    return [*remark, *block.edits(), *_cast(context, statement, call)]
 
 
 def _cast(context: Context, statement: ast.With, call: ast.Call) -> list[Edit]:

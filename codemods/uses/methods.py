@@ -86,7 +86,8 @@ def is_gathered(context: Context, attribute: ast.Attribute) -> bool:
 def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a method may be FSDP1's. In torch's form any `clip_grad_norm_` or `no_sync` is that no other name means. DDP has
     `no_sync`, too: a file that names nothing of FSDP1's may be about that."""
-    methods = ("clip_grad_norm_", "no_sync") if context.references else ("clip_grad_norm_",)
+    speaks = context.references or "like_fsdp1" in context.file.calls
+    methods = ("clip_grad_norm_", "no_sync") if speaks else ("clip_grad_norm_",)
     if context.form != "torch" or attribute.attr not in methods:
         return context.can_be_model(attribute.value)
     if context.can_be_model(attribute.value):

@@ -135,7 +135,7 @@ class Models(Wrapping):
         self, value: ast.expr, definition: Definition, call: ast.Call, file: File
     ) -> bool | None:
         """Whether a function returns such a model to a call; of a parameter, what this call gives for it counts."""
-        if not isinstance(value, ast.Name):
+        if not isinstance(value, ast.Name) or self._is_like_fsdp1(value, definition.file):
             return self.sharded(value, definition.file)
         bindings = definition.file.bindings(value)
         for binding in bindings:

@@ -63,6 +63,7 @@ class Program:
         read: parses one more of them; None if that fails.
         is_set: whether a configuration beside them makes Accelerate shard by FSDP.
         data: what is in the files, as far as it was read.
+        goes_on: whether a model counts that an earlier run sharded under `like_fsdp1`, as for torch's form.
 
     Attributes:
         tree: all files of the run.
@@ -78,9 +79,11 @@ class Program:
         read: Read | None = None,
         is_set: bool = False,
         data: dict[str, bytes] | None = None,
+        goes_on: bool = False,
     ) -> None:
         self.files = list(files)
         self.is_set = is_set
+        self.goes_on = goes_on
         self._read = read
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
         texts = {str(file.path): file.text.encode(errors="replace") for file in self.files}

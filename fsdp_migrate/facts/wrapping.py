@@ -6,7 +6,7 @@ import ast
 from functools import cache, cached_property
 
 from fsdp_migrate.facts.file import File, last_name
-from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.names import CLASS, RUNTIME
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.source import is_test
 
@@ -24,6 +24,7 @@ class Wrapping:
     def _constructors(self, file: File) -> list[ast.Call]:
         """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
         can_wrap = self.subclasses or self.program.may_mean_fsdp1(file)
+        can_wrap = can_wrap or (self.program.goes_on and "like_fsdp1" in file.calls)
         calls = file.of(ast.Call) if can_wrap else ()
         return [call for call in calls if self.is_constructor(call, file)]
 
@@ -32,6 +33,8 @@ class Wrapping:
         name = last_name(call.func)
         if name == "wrap" and self.program.fsdp1(call.func, file) == name:
             return True
+        if name == "like_fsdp1" and self.program.goes_on:
+            return f"{RUNTIME}.{name}" in self.program.dotted(call.func, file)
         return self.is_class(call.func, file)
 
     def is_class(self, expression: ast.expr, file: File) -> bool:

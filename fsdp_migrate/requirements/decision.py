@@ -10,25 +10,28 @@ from fsdp_migrate.requirements.declared import Declared, Read
 
 _BY_HAND = {
     "image": (
-        "is an image with an older torch than {torch}, which the migrated code needs. "
-        "Take one with torch {torch} or newer"
+        "This image has a torch older than {torch}, which the migrated code needs. "
+        "Use one with torch {torch} or newer."
     ),
     "lock": (
-        "is older than {torch}, which the migrated code needs. Raise torch in the file that this one is locked from, "
-        "and lock it again"
+        "Locks a torch older than {torch}, which the migrated code needs. "
+        "Raise torch where the project asks for it, and lock again."
     ),
 }
 _CONDA = (
-    "allows no torch {torch}, which the migrated code needs. Ask conda-forge or pip for it: "
-    "PyTorch's own channel ends with torch 2.5"
+    "Allows no torch {torch}, which the migrated code needs. "
+    "Take it from conda-forge or pip: PyTorch's own channel ends with torch 2.5."
 )
 _COMPILED = (
-    "is older than torch {torch}, which the migrated code needs. Raise torch in the files that this one is compiled from, "
-    "and compile it again"
+    "Older than torch {torch}, which the migrated code needs. "
+    "Raise torch in the files that this one is compiled from, and compile it again."
 )
-_PINNED = "allows no torch {torch}, which the migrated code needs. Ask for torch>={torch}"
-_OLDER = "allows a torch older than {torch}, which the migrated code needs. Ask for torch>={torch}"
-_BUILT = "belongs to an older torch than {torch}, which the migrated code needs. Ask for the release that belongs to it"
+_PINNED = "Allows no torch {torch}, which the migrated code needs. Ask for torch>={torch}{others}."
+_OLDER = "Allows a torch older than {torch}, which the migrated code needs. Ask for torch>={torch}{others}."
+_BUILT = (
+    "Belongs to a torch older than {torch}, which the migrated code needs. "
+    "Ask for the release that belongs to torch {torch}."
+)
 
 
 class Decision(NamedTuple):
@@ -62,13 +65,13 @@ def decide(
         return Decision(_COMPILED.format(torch=torch))
     if asked.writer == "conda":
         message = _OLDER if allows else _CONDA
-        return Decision(message.format(torch=torch))
+        return Decision(message.format(torch=torch, others=""))
     hindrance = _hindrance(said, target)
     raised = releases.raised(asked.text, target)
     if allows and may_write and asked.is_literal and not hindrance and raised != asked.text:
-        return Decision(f"becomes {raised}: the migrated code needs torch {torch}", raised)
+        return Decision(f"Raised to {raised}: the migrated code needs torch {torch}.", raised)
     message = _OLDER if allows else _PINNED
-    return Decision(f"{message.format(torch=torch)}{hindrance}")
+    return Decision(message.format(torch=torch, others=hindrance))
 
 
 def built_for_another(said: Read, target: Sequence[int]) -> list[tuple[Declared, Decision]]:
