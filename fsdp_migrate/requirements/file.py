@@ -21,10 +21,10 @@ from fsdp_migrate.requirements.reading import read
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import shown_path
 
-_UNREAD = "cannot be read ({reason}). Look yourself whether it asks for torch {torch}, which the migrated code needs"
+_UNREAD = "Cannot be read ({reason}). Check whether it asks for torch {torch}, which the migrated code needs."
 _ADD = (
-    'is imported by the migrated code. Add "fsdp-migrate[runtime]" here, for Python 3.10 or newer, or copy the runtime into '
-    "the project with --vendor DIR"
+    'The migrated code imports it. Add "fsdp-migrate[runtime]" here (for Python 3.10 or newer), '
+    "or copy the runtime into the project with --vendor DIR."
 )
 _PACKAGE = "fsdp-migrate"
 _HEADING = re.compile(

@@ -122,7 +122,7 @@ def _assumptions(findings: Iterable[Finding]) -> Iterator[str]:
         by_message[finding.message].append(finding)
     if not by_message:
         return
-    yield from ("### What is assumed", "", "A sharded model …", "")
+    yield from ("### What is assumed", "")
     for message, found in by_message.items():
         yield f"- {escaped(message)} ({counted(len(found), 'place')}: {places(found)})"
     yield ""

@@ -65,8 +65,8 @@ RAISED = {
     ),
 }
 NAMED = {
-    "exact": ("requirements.txt", "torch==2.1.2+cu118", "Ask for torch>=2.8 "),
-    "up to": ("setup.py", "setup(install_requires=['torch>=2.6,<2.7.1'])", "allows no torch 2.8"),
+    "exact": ("requirements.txt", "torch==2.1.2+cu118", "Ask for torch>=2.8. "),
+    "up to": ("setup.py", "setup(install_requires=['torch>=2.6,<2.7.1'])", "Allows no torch 2.8"),
     "exact for poetry": (
         "pyproject.toml",
         '[tool.poetry.dependencies]\ntorch = "2.1.2"\n',
@@ -75,7 +75,7 @@ NAMED = {
     "nearly exact for poetry": (
         "pyproject.toml",
         '[tool.poetry.dependencies]\ntorch = "~2.1"\n',
-        "allows no torch 2.8",
+        "Allows no torch 2.8",
     ),
     "beside torchvision": (
         "requirements.txt",
@@ -90,7 +90,7 @@ NAMED = {
     "torchvision alone": (
         "requirements.txt",
         "torchvision==0.16.2",
-        "belongs to an older torch than 2.8",
+        "Belongs to a torch older than 2.8",
     ),
     "an index": (
         "requirements.txt",
@@ -105,12 +105,12 @@ NAMED = {
     "an image": (
         "docker/Dockerfile",
         "FROM pytorch/pytorch:2.1.0-cuda12.1-cudnn8-devel\n",
-        "Take one with torch 2.8",
+        "Use one with torch 2.8",
     ),
     "an image of ROCm": (
         ".devcontainer/Dockerfile",
         "FROM --platform=linux/amd64 rocm/pytorch:rocm6.0_ubuntu22.04_py3.9_pytorch_2.1.1 AS base\n",
-        "Take one with torch 2.8",
+        "Use one with torch 2.8",
     ),
     "a variable": (
         "Dockerfile",
@@ -123,17 +123,13 @@ NAMED = {
         "{% set v = 1 %}\nrun:\n  - pytorch >=2.0,<2.4\n",
         "ends with torch 2.5",
     ),
-    "a lock of uv": (
-        "uv.lock",
-        '[[package]]\nname = "torch"\nversion = "2.4.1"\n',
-        "lock it again",
-    ),
+    "a lock of uv": ("uv.lock", '[[package]]\nname = "torch"\nversion = "2.4.1"\n', "lock again"),
     "a lock of Pipenv": (
         "Pipfile.lock",
         '{"default": {"torch": {"version": "==2.4.1"}}}',
-        "lock it again",
+        "lock again",
     ),
-    "what cannot be read": ("setup.py", "print 'torch'\n", "cannot be read"),
+    "what cannot be read": ("setup.py", "print 'torch'\n", "Cannot be read"),
 }
 QUIET = {
     "no release": ("requirements.txt", "torch\ntorchvision\ntorchmetrics==1.0\n"),
@@ -218,7 +214,7 @@ def test_included_lists_are_read(real_cli: Cli, folder: Path) -> None:
 def test_a_file_outside_of_the_paths_is_named(real_cli: Cli, repository: Any, folder: Path) -> None:
     put(folder, **{"src/train.py": PROGRAM, "requirements.txt": "torch>=2.1\n"})
     said = real_cli("src", "--form", "torch", "--allow-dirty").text
-    assert "requirements.txt:1:1 FSDP901 `torch>=2.1`: allows a torch older than 2.8" in said
+    assert "requirements.txt:1:1 FSDP901 `torch>=2.1`: Allows a torch older than 2.8" in said
     assert (folder / "requirements.txt").read_text() == "torch>=2.1\n"
 
 
