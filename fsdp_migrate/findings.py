@@ -26,6 +26,14 @@ class Severity(str, Enum):
     """Only what it prints changes."""
 
 
+HAPPENS = {
+    Severity.SILENT: "trains, saves or returns something else, without an error",
+    Severity.RAISES: "stops with an error, or still uses FSDP1",
+    Severity.PRINTS: "only prints something else",
+}
+"""What a program does that has findings of each severity."""
+
+
 class Finding(NamedTuple):
     """One FSDP1 construct and how it is handled.
 

@@ -164,10 +164,8 @@ def _say(request: Request, report: Report, written: bool) -> None:
         lines += text.render_changes(report)
     if request.statistics:
         lines += text.render_statistics(report)
-    elif request.check or (request.verbose and not request.quiet):
-        lines += text.render_findings(report.findings)
     else:
-        lines += text.render_findings(report.manual)
+        lines += _findings(request, report)
     if written and not request.quiet:
         lines.append(text.summary(report))
         form = request.form
@@ -177,6 +175,22 @@ def _say(request: Request, report: Report, written: bool) -> None:
     is_taken = request.diff or (request.writes and request.stdin is not None)
     for line in lines:
         say(line, err=is_taken)
+
+
+def _findings(request: Request, report: Report) -> list[str]:
+    """Those that were asked for: with `-v` or `-q` each on a line of its own, else each message once."""
+    if request.verbose and not request.quiet:
+        return text.render_findings(report.findings)
+    shown = report.manual
+    if request.check:
+        shown = text.without_references(report.findings) or report.findings
+    if request.quiet:
+        return text.render_findings(shown)
+    lines = text.render_grouped(shown)
+    hidden = len(report.findings) - len(shown)
+    if request.check and hidden:
+        lines.append(f"-v also lists {text.counted(hidden, 'import')} and references.")
+    return lines
 
 
 def _begin(baseline: Path, report: Report) -> int:

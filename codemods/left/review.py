@@ -13,9 +13,7 @@ RULE = Rule("FSDP098", "review-comment")
 RULES = (RULE,)
 
 _COMMENT = re.compile(r"# fsdp-migrate: review\[([A-Z0-9, ]*)\]")
-_MESSAGE = (
-    "marks what the migration left to you: see `fsdp-migrate explain {}`, then remove the comment"
-)
+_MESSAGE = "Marks what the migration left to you: see `fsdp-migrate explain {}`. Remove the comment when it is done."
 
 
 def find(context: Context) -> Iterator[Found]:

@@ -31,15 +31,15 @@ _FORMS = {
 # Numbers that change because FSDP2 has whole parameters and no wrapper, by the rule that finds the line.
 _CHANGES = {
     "FSDP302": (
-        "Gradients are clipped by the norm over all ranks. Under FSDP1 these calls clipped each rank by the norm of its "
-        "own shards."
+        "Gradients are clipped by the global norm, which is larger. "
+        "Under FSDP1 these calls clipped each rank by its local norm."
     ),
     "FSDP507": (
         "Shapes, counts and norms are those of whole parameters. Under FSDP1 each rank saw flat shards, so groups by "
         "`ndim` (weight decay), selections by name and printed counts change."
     ),
-    "FSDP522": "Random numbers that are drawn for parameters are others.",
-    "FSDP523": "Lists of modules have no wrappers in them any more.",
+    "FSDP522": "Parameters are initialized with other random numbers.",
+    "FSDP523": "Lists of modules no longer contain FSDP1's wrappers.",
 }
 # Checkpoints that FSDP2 does not read or write as FSDP1 did, by the rule that finds the line.
 _FILES = ("FSDP334", "FSDP336", "FSDP524")
@@ -81,7 +81,7 @@ def _lines(
     yield from _compatible(_by_rule(manual))
     yield from _shown(report.form, verified)
     yield from _later(findings, report.form)
-    yield from folded("By hand", manual, is_open=True)
+    yield from folded("Needs you", manual, is_open=True)
     yield from _files(report, findings)
 
 
@@ -96,7 +96,7 @@ def _replaced(findings: Sequence[Finding], form: str) -> Iterator[str]:
         yield from ("### What is replaced", "", *_table(rewritten), "")
     served = [finding for finding in findings if finding.action is Action.RUNTIME]
     if served and form != "torch":
-        yield from ("### What `fsdp_migrate.runtime` serves", "", *_table(served), "")
+        yield from ("### What uses `fsdp_migrate.runtime`", "", *_table(served), "")
 
 
 def _table(findings: Iterable[Finding]) -> Iterator[str]:
@@ -132,7 +132,7 @@ def _compatible(manual: Mapping[str, Sequence[Finding]]) -> Iterator[str]:
     yield from ("### What stays compatible", "", f"- {_COMPATIBLE}")
     for rule in _FILES:
         if rule in manual:
-            yield f"- Not so: {escaped(manual[rule][0].message)} ({places(manual[rule])})"
+            yield f"- Except: {escaped(manual[rule][0].message)} ({places(manual[rule])})"
     yield ""
 
 
@@ -158,7 +158,7 @@ def _later(findings: Iterable[Finding], form: str) -> Iterator[str]:
     lines = []
     if form == "auto":
         lines.append(
-            "- the lines with `like_fsdp1`, once `verify` says that the program needs them no more: "
+            "- the lines with `like_fsdp1`, once `verify` says that the program no longer needs them: "
             "`fsdp-migrate --form torch`"
         )
     elif form == "bridge":
@@ -176,11 +176,11 @@ def _files(report: Report, findings: Iterable[Finding]) -> Iterator[str]:
     """A row for each file."""
     changed = {in_repository(shown_path(change.path)) for change in report.changes}
     done = "rewritten" if report.wrote else "would be rewritten"
-    yield from ("| file | plain | runtime | by hand | |", "|---|--:|--:|--:|---|")
+    yield from ("| file | rewritten | runtime | needs you | |", "|---|--:|--:|--:|---|")
     for path, group in groupby(sorted(findings), key=lambda finding: finding.path):
         counts = Counter(finding.action for finding in group)
         numbers = " | ".join(str(counts[action] or "") for action in Action)
-        yield f"| {code(path)} | {numbers} | {done if path in changed else 'as it was'} |"
+        yield f"| {code(path)} | {numbers} | {done if path in changed else 'unchanged'} |"
 
 
 def _by_rule(findings: Iterable[Finding]) -> dict[str, Sequence[Finding]]:

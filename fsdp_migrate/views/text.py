@@ -10,14 +10,17 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.findings import HAPPENS, Action, Finding, Problem, Severity
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import DEFAULT_FORM
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.views.terminal import printable
 
-WORDS = {Action.REWRITE: "plain", Action.RUNTIME: "runtime", Action.MANUAL: "by hand"}
+WORDS = {Action.REWRITE: "rewritten", Action.RUNTIME: "runtime", Action.MANUAL: "needs you"}
 _COLOURS = {Action.REWRITE: "green", Action.RUNTIME: "yellow", Action.MANUAL: "red"}
+# Rules about imports and names: what they find follows from what other rules find, unless it needs the user.
+_REFERENCES = ("FSDP001", "FSDP017")
+_MOST_PLACES = 5
 
 
 def render_findings(findings: Iterable[Finding]) -> list[str]:
@@ -28,6 +31,53 @@ def render_findings(findings: Iterable[Finding]) -> list[str]:
             lines.append("")
         lines.extend(map(_finding_line, group))
     return lines
+
+
+def render_grouped(findings: Iterable[Finding]) -> list[str]:
+    """Each message once, with its other places below it; last, by severity, what needs the user."""
+    findings = list(findings)
+    lines = _messages(finding for finding in findings if finding.action is not Action.MANUAL)
+    for severity in Severity:
+        found = [finding for finding in findings if finding.severity is severity]
+        if found:
+            title = click.style(f"{severity.value} ({len(found)})", fg="red", bold=True)
+            if lines:
+                lines.append("")
+            lines.append(f"{title}: {HAPPENS[severity]}")
+            lines += _messages(found)
+    return lines
+
+
+def _messages(findings: Iterable[Finding]) -> list[str]:
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in sorted(findings):
+        groups.setdefault((finding.code, finding.message), []).append(finding)
+    lines = []
+    for first, *others in groups.values():
+        lines.append(_finding_line(first))
+        if others:
+            lines.append(f"    also {_places(first, others)}")
+    return lines
+
+
+def _places(first: Finding, others: Sequence[Finding]) -> str:
+    """`line 42, other.py:7 and 3 more (-v lists them)`."""
+    places = []
+    for each in others[:_MOST_PLACES]:
+        is_same = each.path == first.path
+        places.append(f"line {each.line}" if is_same else f"{_name(each.path)}:{each.line}")
+    more = len(others) - len(places)
+    ending = f" and {more} more (-v lists them)" if more else ""
+    return f"{', '.join(places)}{ending}"
+
+
+def without_references(findings: Iterable[Finding]) -> list[Finding]:
+    """Findings without imports and names that need nobody."""
+    return [
+        finding
+        for finding in findings
+        if finding.action is Action.MANUAL or finding.code not in _REFERENCES
+    ]
 
 
 def render_statistics(report: Report) -> list[str]:
@@ -66,7 +116,7 @@ def render_changes(report: Report) -> list[str]:
     for folder in report.vendored:
         if copied := sum(change.path.parent == folder for change in report.changes):
             name = printable(shown_path(folder))
-            lines.append(f"copied the runtime to {name} ({counted(copied, 'file')})")
+            lines.append(f"copied fsdp_migrate.runtime to {name} ({counted(copied, 'file')})")
     return lines
 
 
@@ -84,27 +134,49 @@ def render_passed(problems: Iterable[Problem]) -> list[str]:
     return [f"{word} {_place(each)}: {printable(each.message)}" for each in sorted(problems)]
 
 
-ASSUMPTION = "FSDP003"  # in torch's form, what is taken for granted
+ASSUMPTION = "FSDP003"  # what `--form torch` assumes
 
 
 def summary(report: Report) -> str:
     """How many constructs were found and how they are handled, in one sentence."""
     known = f" {counted(report.known, 'finding')} more in the baseline." if report.known else ""
     if report.marked:
-        known += f" {counted(report.marked, 'finding')} marked by a comment to remove."
+        known += f" {counted(report.marked, 'finding')} marked by a comment: remove it when done."
     if not report.findings:
         read = "what could be read" if report.errors else counted(report.files, "file")
         return f"No {'new ' if known else ''}FSDP1 of torch in {read}.{known}"
-    files = len({finding.path for finding in report.findings})
-    assumed = sum((f.code, f.action) == (ASSUMPTION, Action.REWRITE) for f in report.findings)
-    found = (
-        f"Found {counted(len(report.findings) - assumed, 'construct')} in {counted(files, 'file')}"
-    )
+    assumed = [finding for finding in report.findings if _is_assumed(finding)]
+    uses = counted(len(report.findings) - len(assumed), "use")
+    files = counted(len({finding.path for finding in report.findings}), "file")
     rewritten, runtime, manual = report.count().values()
-    plain = f"{rewritten - assumed} made plain"
-    if assumed:
-        plain += f" under {counted(assumed, 'assumption')} (--check lists them)"
-    return f"{found}: {plain}, {runtime} served by the runtime, {manual} by hand.{known}"
+    rewritten -= len(assumed)
+    parts = []
+    if rewritten:
+        parts.append(f"{rewritten} {'' if report.wrote else 'to be '}rewritten for FSDP2")
+    if runtime:
+        how = "unchanged" if report.form == "torch" else "through fsdp_migrate.runtime"
+        parts.append(f"{runtime} {how}")
+    parts.append(f"{_needs(manual)} you{_severities(report.manual)}")
+    assumptions = len({finding.message for finding in assumed})
+    under = f" Under {counted(assumptions, 'assumption')} ({ASSUMPTION})." if assumed else ""
+    return f"{uses} of FSDP1 in {files}: {', '.join(parts)}.{under}{known}"
+
+
+def _is_assumed(finding: Finding) -> bool:
+    return (finding.code, finding.action) == (ASSUMPTION, Action.REWRITE)
+
+
+def _needs(number: int) -> str:
+    if number == 1:
+        return "1 needs"
+    return f"{number} need" if number else "none needs"
+
+
+def _severities(findings: Iterable[Finding]) -> str:
+    """` (2 silent, 1 raises)`."""
+    counts = Counter(finding.severity for finding in findings)
+    parts = [f"{counts[each]} {each.value}" for each in Severity if counts[each]]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def next_steps(
@@ -116,29 +188,32 @@ def next_steps(
     own = shlex.join(map(printable, paths)) if len(paths) <= 5 else "PATH..."
     chosen = "" if form == DEFAULT_FORM else f" --form {form}"
     steps = []
+    rules = Counter(finding.code for finding in manual)
+    for code, number in rules.most_common(3):
+        steps.append((f"read about {counted(number, 'finding')}", f"fsdp-migrate explain {code}"))
     if manual:
-        most = Counter(finding.code for finding in manual).most_common(1)[0][0]
+        code = rules.most_common(1)[0][0]
         steps.append(
-            (f"what to do about {counted(len(manual), 'finding')} by hand", f"explain {most}")
+            ("sign off a finding with a comment on its line", f"# fsdp-migrate: ignore[{code}]")
         )
     if report.wrote:
-        steps.append(("compare what both train", "verify ORIGINAL --migrated SCRIPT"))
+        steps.append(("compare how both train", "fsdp-migrate verify ORIGINAL --migrated SCRIPT"))
         if report.count()["runtime"] and not report.vendored:
-            without = "copy the runtime, to run where fsdp-migrate is not installed"
-            steps.append((without, f"{own}{chosen} --vendor DIR"))
+            what = "copy fsdp_migrate.runtime, to run without installing fsdp-migrate"
+            steps.append((what, f"fsdp-migrate {own}{chosen} --vendor DIR"))
     elif len(report.findings) > len(manual):
-        steps.append(("try it on a copy", f"verify SCRIPT{chosen}"))
-        steps.append(("write it", f"{own}{chosen}"))
+        steps.append(("try it on a copy", f"fsdp-migrate verify SCRIPT{chosen}"))
+        steps.append(("rewrite the files", f"fsdp-migrate {own}{chosen}"))
         if manual:
-            comments = "write it, with a comment where a later check could not find a finding again"
-            steps.append((comments, f"{own}{chosen} --mark"))
-    return [(what, f"fsdp-migrate {command}") for what, command in steps]
+            what = "rewrite them, and mark what needs you with comments"
+            steps.append((what, f"fsdp-migrate {own}{chosen} --mark"))
+    return steps
 
 
 def _finding_line(finding: Finding) -> str:
     place = click.style(f"{_name(finding.path)}:{finding.line}:{finding.column}", bold=True)
     code = click.style(finding.code, fg=_COLOURS[finding.action], bold=True)
-    mark = "" if finding.action is Action.REWRITE else f" [{WORDS[finding.action]}]"
+    mark = f" [{finding.severity.value}]" if finding.severity else ""
     construct = printable(finding.construct)
     return f"{place} {code} `{construct}`: {printable(finding.message)}{mark}"
 

@@ -108,9 +108,9 @@ def test_a_page_escapes_what_it_shows(report: Report, folder: Path) -> None:
 
 def test_markdown_has_a_row_a_file_and_a_list_by_hand(report: Report) -> None:
     text = rendered(report, "markdown", [("write it", "fsdp-migrate .")])
-    assert "| `a b/x.py` | 2 |  | 1 | as it was |" in text
+    assert "| `a b/x.py` | 2 |  | 1 | unchanged |" in text
     assert "| 2 | FSDP002 | `FSDP(m)`: 100% done" in text
-    assert "<details open><summary>By hand: 1</summary>" in text
+    assert "<details open><summary>Needs you: 1</summary>" in text
     assert EVIL not in text
     assert "write it" not in text, "what to do next is not for those who review the change"
 
@@ -121,7 +121,7 @@ def section(text: str, title: str) -> str:
 
 
 def test_a_pull_request_says_what_a_reviewer_asks(folder: Path) -> None:
-    assumed = finding(3, "FSDP003")._replace(message="changes in silence unless it is so")
+    assumed = finding(3, "FSDP003")._replace(message="Assumes it: else it changes.")
     clipped = [finding(line, "FSDP302", Action.MANUAL) for line in range(10, 17)]
     files = finding(20, "FSDP336", Action.MANUAL)._replace(message="saves shards")
     option = finding(30, "FSDP017", Action.RUNTIME)
@@ -130,16 +130,16 @@ def test_a_pull_request_says_what_a_reviewer_asks(folder: Path) -> None:
     assert "torch alone" in text
     assert "FSDP003" not in section(text, "What is replaced")
     changes = section(text, "What changes on purpose")
-    assert changes.count("- Gradients are clipped by the norm over all ranks.") == 1
+    assert changes.count("- Gradients are clipped by the global norm") == 1
     assert changes.rstrip().endswith("`a b/x.py:14` and 2 more")
     assert section(text, "What is assumed").strip().splitlines() == [
-        "- changes in silence unless it is so (2 places: `a b/x.py:3`, `a b/x.py:5`)"
+        "- Assumes it: else it changes. (2 places: `a b/x.py:3`, `a b/x.py:5`)"
     ]
-    assert "- Not so: saves shards (`a b/x.py:20`)" in section(text, "What stays compatible")
+    assert "- Except: saves shards (`a b/x.py:20`)" in section(text, "What stays compatible")
     assert "verify SCRIPT --form torch -- " in section(text, "What `fsdp-migrate verify` showed")
     assert "`a b/x.py:30`" in section(text, "What a follow-up removes")
     auto = rendered(Report([option], form="auto"), "markdown")
-    assert "| 1 | FSDP017 |" in section(auto, "What `fsdp_migrate.runtime` serves")
+    assert "| 1 | FSDP017 |" in section(auto, "What uses `fsdp_migrate.runtime`")
     assert "- the lines with `like_fsdp1`" in section(auto, "What a follow-up removes")
     assert "What is assumed" not in auto
 
@@ -188,4 +188,4 @@ def test_a_report_is_no_input_and_says_what_was_written(real_cli: Cli, folder: P
     assert real_cli("check", ".") == first
     for argument, word in (("--diff", "would be rewritten"), ("--allow-dirty", "rewritten")):
         assert real_cli("x.py", argument, "--report", "r.md").code == 0
-        assert (folder / "r.md").read_text().count(f"| {word} |") == 1
+        assert (folder / "r.md").read_text().count(f"| {word} |\n") == 1

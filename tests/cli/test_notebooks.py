@@ -88,7 +88,7 @@ def test_cells_are_migrated_and_all_else_stays(real_cli: Cli, notebook: Path) ->
     assert (result.code, result.err) == (0, "")
     (apart,) = (line for line in result.text.splitlines() if "%%writefile" in line)
     assert "Not rewritten, because this cell writes a file" in apart
-    assert apart.endswith("(cell 3, line 1) [by hand]")
+    assert apart.endswith("(cell 3, line 1) [raises]")
     after = notebook.read_text("utf-8")
     cells = json.loads(after)["cells"]
     imports = CELLS[1]["source"]
@@ -107,7 +107,7 @@ def test_cells_are_migrated_and_all_else_stays(real_cli: Cli, notebook: Path) ->
     layout = next(k for k in LAYOUTS.values() if json.dumps(NOTEBOOK, **k) + "\n" == before)
     document = {**NOTEBOOK, "cells": cells}
     assert after == json.dumps(document, **layout) + "\n", "the file's own layout"
-    assert "Found 1 construct in 1 file: 0 made plain" in real_cli(".").text
+    assert "1 use of FSDP1 in 1 file: 1 needs you" in real_cli(".").text
     assert notebook.read_text("utf-8") == after
 
 

@@ -13,7 +13,7 @@ Cli = Callable[..., Any]
 PROGRAM = (
     "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nmodel = FSDP(model)\n"
 )
-BY_HAND = "[by hand]"
+BY_HAND = "[raises]"
 
 # A file's name, its text, and what becomes of it; None: it stays, and a finding by hand says why.
 RAISED = {

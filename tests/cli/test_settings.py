@@ -123,7 +123,7 @@ def test_options_come_from_pyproject(real_cli: Cli, folder: Path) -> None:
     assert actions == ["runtime", "runtime"]
     assert (folder / "out/report.md").read_text().startswith("#")
     assert "Replaced by `fully_shard`" in real_cli("src", "--check", "--form", "auto").text
-    assert real_cli("src", "--check", "--format", "text").text.count("\n") == 2, "quiet"
+    assert real_cli("src", "--check", "--format", "text").text.count("\n") == 1, "quiet"
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_the_program_goes_to_standard_output_and_words_elsewhere(
 ) -> None:
     result = piped(FSDP1, "-", "--form", "torch")
     assert (result.code, result.out) == (0, FSDP2)
-    assert result.err.startswith("Found ")
+    assert result.err.startswith("2 uses of FSDP1 in 1 file")
     assert "Next:" not in result.err
     assert not list(folder.iterdir()), "no file is written"
     assert piped(FSDP1, "-", "--form", "torch", "-q").err == ""
@@ -48,7 +48,7 @@ def test_the_program_goes_to_standard_output_and_words_elsewhere(
 def test_findings_and_diffs_have_the_name_that_is_given(piped: Piped) -> None:
     result = piped(FSDP1, "check", "-", "--stdin-filename", "src/a.py")
     assert result.code == 1
-    assert result.text.startswith("src/a.py:1:1 FSDP001 ")
+    assert result.text.startswith("src/a.py:2:9 FSDP002 ")
     document = json.loads(piped(FSDP1, "check", "-", "--format", "json").out)
     assert {finding["path"] for finding in document["findings"]} == {"stdin.py"}
     patch = piped(FSDP1, "-", "--diff", "--stdin-filename", "src/a.py")

@@ -4,13 +4,21 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.findings import Action, Finding, Problem, Severity
 from fsdp_migrate.report import Change, Report
-from fsdp_migrate.views.text import next_steps, render_findings, summary
+from fsdp_migrate.views.text import (
+    next_steps,
+    render_findings,
+    render_grouped,
+    summary,
+    without_references,
+)
 
 
 def finding(path: str, line: int, action: Action) -> Finding:
-    return Finding(path, line, 1, line, 2, "FSDP002", "name", action, "Message.", "FSDP()")
+    severity = Severity.SILENT if action is Action.MANUAL else None
+    place = (path, line, 1, line, 2)
+    return Finding(*place, "FSDP002", "name", action, "Message.", "FSDP()", severity)
 
 
 FINDINGS = [
@@ -25,10 +33,31 @@ def test_findings_are_sorted_and_marked() -> None:
     assert [click.unstyle(line) for line in render_findings(FINDINGS)] == [
         "a.py:2:1 FSDP002 `FSDP()`: Message.",
         "a.py:3:1 FSDP002 `FSDP()`: Message.",
-        "a.py:9:1 FSDP002 `FSDP()`: Message. [runtime]",
+        "a.py:9:1 FSDP002 `FSDP()`: Message.",
         "",
-        "b.py:1:1 FSDP002 `FSDP()`: Message. [by hand]",
+        "b.py:1:1 FSDP002 `FSDP()`: Message. [silent]",
     ]
+
+
+def test_a_message_is_printed_once_with_its_places_and_the_worst_come_last() -> None:
+    prints = finding("c.py", 1, Action.MANUAL)._replace(severity=Severity.PRINTS, message="Other.")
+    found = [*FINDINGS, prints, *(finding("b.py", line, Action.MANUAL) for line in range(2, 9))]
+    assert [click.unstyle(line) for line in render_grouped(found)] == [
+        "a.py:2:1 FSDP002 `FSDP()`: Message.",
+        "    also line 3, line 9",
+        "",
+        "silent (8): trains, saves or returns something else, without an error",
+        "b.py:1:1 FSDP002 `FSDP()`: Message. [silent]",
+        "    also line 2, line 3, line 4, line 5, line 6 and 2 more (-v lists them)",
+        "",
+        "prints (1): only prints something else",
+        "c.py:1:1 FSDP002 `FSDP()`: Other. [prints]",
+    ]
+
+
+def test_imports_and_names_are_left_out_unless_they_need_the_user() -> None:
+    names = [each._replace(code="FSDP017") for each in FINDINGS]
+    assert without_references([*FINDINGS, *names]) == [*FINDINGS, names[0]]
 
 
 def test_a_file_that_could_not_be_read_is_none_without_fsdp1() -> None:
@@ -38,27 +67,30 @@ def test_a_file_that_could_not_be_read_is_none_without_fsdp1() -> None:
 
 def test_the_next_steps_are_named() -> None:
     manual, change = [FINDINGS[0]], Change(Path("a.py"), b"1", b"2")
-    by_hand = ("what to do about 1 finding by hand", "fsdp-migrate explain FSDP002")
-    mark = "write it, with a comment where a later check could not find a finding again"
+    needs_user = [
+        ("read about 1 finding", "fsdp-migrate explain FSDP002"),
+        ("sign off a finding with a comment on its line", "# fsdp-migrate: ignore[FSDP002]"),
+    ]
+    mark = "rewrite them, and mark what needs you with comments"
     many = [f"{number}.py" for number in range(6)]
     assert next_steps(Report(FINDINGS), many)[-2][1] == "fsdp-migrate PATH..."
     assert next_steps(Report(FINDINGS), ["a b", "c"]) == [
-        by_hand,
+        *needs_user,
         ("try it on a copy", "fsdp-migrate verify SCRIPT"),
-        ("write it", "fsdp-migrate 'a b' c"),
+        ("rewrite the files", "fsdp-migrate 'a b' c"),
         (mark, "fsdp-migrate 'a b' c --mark"),
     ]
-    assert next_steps(Report(manual), ["."]) == [by_hand]
-    assert next_steps(Report(FINDINGS), ["."], "torch")[1:] == [
+    assert next_steps(Report(manual), ["."]) == needs_user
+    assert next_steps(Report(FINDINGS), ["."], "torch")[2:] == [
         ("try it on a copy", "fsdp-migrate verify SCRIPT --form torch"),
-        ("write it", "fsdp-migrate . --form torch"),
+        ("rewrite the files", "fsdp-migrate . --form torch"),
         (mark, "fsdp-migrate . --form torch --mark"),
     ]
     assert next_steps(Report(FINDINGS, changes=[change], wrote=True), ["."]) == [
-        by_hand,
-        ("compare what both train", "fsdp-migrate verify ORIGINAL --migrated SCRIPT"),
+        *needs_user,
+        ("compare how both train", "fsdp-migrate verify ORIGINAL --migrated SCRIPT"),
         (
-            "copy the runtime, to run where fsdp-migrate is not installed",
+            "copy fsdp_migrate.runtime, to run without installing fsdp-migrate",
             "fsdp-migrate . --vendor DIR",
         ),
     ]
