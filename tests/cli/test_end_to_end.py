@@ -103,7 +103,11 @@ def test_jobs_change_nothing(real_cli: Callable[..., Any], folder: Path) -> None
         shared = f"from file{number - 1} import wrap\n" if number % 2 else ""
         (folder / f"file{number}.py").write_bytes(PROGRAM.encode() + shared.encode())
     (folder / "bad.py").write_bytes(b"FSDP(\n")
-    for command in (("check", ".", "--format", "sarif"), (".", "--diff"), (".", "--form", "bridge", "--diff")):
+    for command in (
+        ("check", ".", "--format", "sarif"),
+        (".", "--diff"),
+        (".", "--form", "bridge", "--diff"),
+    ):
         one, two = real_cli(*command), real_cli(*command, "--jobs", "3")
         assert (one.code, one.out, one.err) == (two.code, two.out, two.err)
         assert b"file39.py" in one.out
