@@ -185,6 +185,9 @@ def _settled(
                 apply(text, own)
             together = [*taken, *own]
             if overlap(together):
+                if _is_written(own, taken):
+                    settled.append(each._replace(edits=None))
+                    continue
                 raise Refused("another rewrite changes the same code")
         except Refused as refusal:
             action = Action.MANUAL if form == "torch" else each.refused
@@ -198,6 +201,23 @@ def _settled(
         settled.append(each)
         taken = together
     return settled, taken
+
+
+def _is_written(edits: Sequence[Edit], taken: Sequence[Edit]) -> bool:
+    """Whether edits that were taken before have written the same, in code that they put in another place."""
+    pieces = ("".join(edit.text.split()) for edit in edits)
+    around = [
+        [
+            "".join(other.text.split())
+            for other in taken
+            if other.start <= edit.start and edit.end <= other.end
+        ]
+        for edit in edits
+    ]
+    return all(
+        piece and any(piece in text for text in texts)
+        for piece, texts in zip(pieces, around, strict=True)
+    )
 
 
 def _without(found: Found, others: Sequence[Edit]) -> Found:

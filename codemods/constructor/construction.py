@@ -7,8 +7,9 @@ from dataclasses import replace
 from fsdp_migrate.codemods.constructor.flow import Flow, flow_of
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument, given_keys, is_whole
+from fsdp_migrate.codemods.edit.text import spliced
 from fsdp_migrate.codemods.imports import is_pure
-from fsdp_migrate.codemods.rule import Rule
+from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, RUNTIME
 from fsdp_migrate.facts.program import Definition
@@ -28,6 +29,8 @@ FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters
 # What makes units, as findings name it.
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
+# Methods and attributes of a model that a rule for uses replaces.
+_REPLACED = ("clip_grad_norm_", "module", "no_sync")
 # A loop of the default form, which torch's form reads as a constructor.
 UNITS = "units(...)"
 
@@ -186,9 +189,25 @@ class Construction:
         """An expression as source, in parentheses if it takes several lines and stands in none."""
         if node not in self.context.file.parents:
             return self._codes.get(node) or ast.unparse(node)
-        source = self.context.source(node)
+        source = self._translated(node) or self.context.source(node)
         is_closed = isinstance(node, ast.Call | ast.Dict | ast.List | ast.Set | ast.Tuple)
         return f"({source})" if "\n" in source and not is_closed else source
+
+    def _translated(self, node: ast.expr) -> str:
+        """The source of an argument in which torch's form replaces a method of another model; "" if it replaces none."""
+        context = self.context
+        parts = (each for each in ast.walk(node) if isinstance(each, ast.Attribute))
+        if context.form != "torch" or context.ask is None:
+            return ""
+        if not any(each.attr in _REPLACED for each in parts):
+            return ""
+        start, end = context.file.span(node)
+        edits: list[Edit] = []
+        for found in context.ask(context, lambda name: name == "uses.methods"):
+            own = found.edits() if found.edits is not None else ()
+            if own and all(start <= edit.start and edit.end <= end for edit in own):
+                edits += own
+        return spliced(context.file.text, edits, start, end) if edits else ""
 
     def flow(self, value: ast.expr) -> Flow:
         """All that can make the value of an argument."""

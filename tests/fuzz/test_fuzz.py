@@ -93,6 +93,14 @@ def test_what_random_programs_found(text: str, form: str) -> None:
     assert wrong(text.encode(), form) == []
 
 
+def test_a_use_among_the_arguments_of_a_constructor_takes_one_run() -> None:
+    text = FOUND["a norm that is clipped among the arguments of a constructor"]
+    once = run(text, Options("torch"))
+    assert "if torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0).full_tensor():" in once.after
+    assert not once.report.manual
+    assert run(once.data, Options("torch")).data == once.data
+
+
 @pytest.mark.parametrize("space", ["\r", "\f", "\t", "  \\\r\r"])
 def test_comments_in_a_call_with_lone_carriage_returns(space: str) -> None:
     """A C tokenizer raises there since Python 3.12."""
