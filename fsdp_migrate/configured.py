@@ -13,6 +13,8 @@ from click.core import ParameterSource
 from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.settings import TABLE, VERIFY, Settings, load_settings
 
+_OPPOSITE = {"quiet": "verbose", "verbose": "quiet"}
+
 
 class Configured(click.Command):
     """A command whose options may be set in `[tool.fsdp-migrate]`; those of `verify` in a table of their own."""
@@ -44,7 +46,8 @@ def fill(ctx: click.Context, table: Mapping[str, object], file: Path) -> None:
         option = known.get(key)
         if option is None or option.name is None:  # an option of the other command
             continue
-        if ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE:
+        given = {option.name, _OPPOSITE.get(option.name, option.name)}
+        if any(ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE for n in given):
             continue
         ctx.params[option.name] = _value(ctx, option, key, value, file)
 

@@ -59,6 +59,15 @@ def test_verbose_prints_every_finding_and_what_was_read(real_cli: Cli, folder: P
     assert "settings: none" in real_cli("check", ".", "-v").err
 
 
+def test_the_command_line_wins_over_the_opposite_in_the_project(
+    real_cli: Cli, folder: Path
+) -> None:
+    (folder / "pyproject.toml").write_text("[tool.fsdp-migrate]\nquiet = true\n")
+    assert real_cli("check", ".", "-v").err.startswith("settings: ")
+    (folder / "pyproject.toml").write_text("[tool.fsdp-migrate]\nverbose = true\n")
+    assert real_cli("check", ".", "-q").err == ""
+
+
 def test_statistics_count_by_rule(real_cli: Cli) -> None:
     result = real_cli("check", "a.py", "--statistics", "-q")
     assert result.code == 1
