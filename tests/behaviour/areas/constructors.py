@@ -250,3 +250,123 @@ model = FSDP(
     param_init_fn=(lambda m: m.to_empty(device=torch.device("cpu"), recurse=False)) if not args.first else None,
 )"""
     return trained(api, body, bridge="torch", rank_seeds=True)
+
+
+BLOCKS = "auto_wrap_policy=ModuleWrapPolicy({Block})"
+BRANCHES = """\
+args = SimpleNamespace(mode="zero2", half=True)
+if args.mode == "full":
+    strategy = ShardingStrategy.FULL_SHARD
+elif args.mode == "zero2":
+    strategy = ShardingStrategy.SHARD_GRAD_OP
+else:
+    strategy = None
+"""
+CONFIGURED = """\
+class Precisions:
+    half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+class Trainer:
+    def __init__(self, half):
+        self.mixed_precision = Precisions.half if half else None
+
+    def shard(self, model, strategy=ShardingStrategy.SHARD_GRAD_OP):
+        return FSDP(
+            model,
+            auto_wrap_policy=ModuleWrapPolicy({Block}),
+            sharding_strategy=strategy,
+            mixed_precision=self.mixed_precision,
+        )
+
+
+def strategy_of(args):
+    return getattr(ShardingStrategy, args.name)
+
+"""
+OFFLOADED = """\
+from torch.distributed.fsdp import CPUOffload
+
+"""
+
+
+@each(
+    {
+        "a_strategy_in_branches": (
+            "A variable that branches give a strategy, or None.",
+            f"{BRANCHES}model = FSDP(Transformer(), {BLOCKS}, sharding_strategy=strategy)",
+        ),
+        "a_strategy_that_a_function_gives": (
+            "An expression that names no strategy.",
+            "args = SimpleNamespace(name='SHARD_GRAD_OP')\n"
+            f"model = FSDP(Transformer(), {BLOCKS}, sharding_strategy=strategy_of(args))",
+        ),
+        "a_strategy_by_default": (
+            "A strategy as the default of a parameter, and a precision in an attribute that is None.",
+            "model = Trainer(False).shard(Transformer())",
+        ),
+        "units_in_a_loop": (
+            "Layers that are wrapped one by one, before the model.",
+            "model = Transformer()\nfor n, block in enumerate(model.blocks):\n"
+            "    model.blocks[n] = FSDP(block)\nmodel = FSDP(model)",
+        ),
+        "a_call_in_an_expression": (
+            "A call whose value goes on in an expression.",
+            f"models = [FSDP(Transformer(), {BLOCKS}, use_orig_params=True)]\nmodel = models[0]",
+        ),
+        "ignored_modules": (
+            "Modules of the model that no unit has.",
+            f"model = Transformer()\nmodel = FSDP(model, {BLOCKS}, ignored_modules=[model.norm])",
+        ),
+        "a_flag_that_offloads_nothing": (
+            "CPUOffload by a flag that is not set.",
+            "args = SimpleNamespace(offload=False)\n"
+            f"model = FSDP(Transformer(), {BLOCKS}, cpu_offload=CPUOffload(offload_params=args.offload))",
+        ),
+        "wrap_in_enable_wrap": (
+            "`wrap` of a layer, of it again, and of the model.",
+            "model = Transformer()\nwith enable_wrap(wrapper_cls=FSDP, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP):\n"
+            "    model.head = wrap(wrap(model.head))\n    model = wrap(model)",
+        ),
+        "without_effect": (
+            "Arguments without effect under FSDP2, whatever their expressions.",
+            "args = SimpleNamespace(limit=True, orig=True)\n"
+            f"model = FSDP(Transformer(), {BLOCKS}, limit_all_gathers=args.limit, use_orig_params=args.orig)",
+        ),
+    }
+)
+def rows(api: Any, body: str) -> Any:
+    return trained(api, body, OFFLOADED + CONFIGURED, bridge="torch")
+
+
+@each(
+    {
+        "a_precision_in_an_attribute": (
+            "A precision that another method has put into an attribute.",
+            "model = Trainer(True).shard(Transformer(), ShardingStrategy.FULL_SHARD)",
+        ),
+        "a_precision_in_branches": (
+            "A precision that one branch makes, and None.",
+            f"{BRANCHES}mp = None\nif args.half:\n    mp = MixedPrecision(torch.bfloat16, reduce_dtype=torch.float32)\n"
+            f"model = FSDP(Transformer(), {BLOCKS}, mixed_precision=mp)",
+        ),
+        "buffers_in_another_type": (
+            "Buffers in low precision.",
+            f"mp = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16)\n"
+            f"model = FSDP(Transformer(), {BLOCKS}, mixed_precision=mp)",
+        ),
+    },
+    tolerance=2e-3,
+)
+def low_precision(api: Any, body: str) -> Any:
+    return trained(api, body, CONFIGURED, bridge="torch")
+
+
+@holds(tolerance=2e-3)
+def batch_norms_by_name(api: Any) -> Any:
+    """Batch norms of a model in low precision, units of their own in float32."""
+    body = """\
+mp = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16)
+# ConvNet is in no file of this program: it has a BatchNorm.
+model = FSDP(ConvNet(), auto_wrap_policy=ModuleWrapPolicy({nn.Conv2d}), mixed_precision=mp)"""
+    return trained(api, body, net="ConvNet", bridge="torch")
