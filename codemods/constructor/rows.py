@@ -73,7 +73,12 @@ def in_torchs_words(construction: Construction, model: str) -> Code:
     """
     context = construction.context
     options = context.program.once(rewritten, context.form)
-    code = _written(construction, Code(model, options), tuple(ROWS))
+    return _all_written(construction, Code(model, options))
+
+
+def _all_written(construction: Construction, code: Code) -> Code:
+    """The code with what every argument becomes, and what a model without values needs."""
+    _written(construction, code, tuple(ROWS))
     if is_on_meta(construction) and construction.value("param_init_fn") is None:
         if construction.like_fsdp1:
             raise AtRunTime("the file creates models on the meta device")
@@ -105,8 +110,23 @@ def _written(construction: Construction, code: Code, names: tuple[str, ...]) -> 
 
 
 def rewritten(program: Program, form: str) -> Rewritten:
-    """The option objects that a run rewrites where they are made."""
-    return Rewritten(program, [*_speaking(program, form)])
+    """The option objects that a run rewrites where they are made: only those of constructors that can take FSDP2's."""
+    taking = [*_speaking(program, form)]
+    while True:
+        options = Rewritten(program, taking)
+        able = [construction for construction in taking if _can_take(construction, options)]
+        if len(able) == len(taking):
+            return options
+        taking = able
+
+
+def _can_take(construction: Construction, options: Rewritten) -> bool:
+    """Whether a constructor has torch's words once some option objects are FSDP2's."""
+    try:
+        _all_written(construction, Code("model", options))
+    except AtRunTime:
+        return False
+    return True
 
 
 def _speaking(program: Program, form: str) -> Iterator[Construction]:

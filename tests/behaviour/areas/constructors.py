@@ -367,6 +367,6 @@ def batch_norms_by_name(api: Any) -> Any:
     """Batch norms of a model in low precision, units of their own in float32."""
     body = """\
 mp = MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16)
-# ConvNet is in no file of this program: it has a BatchNorm.
+# No file of this program shows that ConvNet has a BatchNorm.
 model = FSDP(ConvNet(), auto_wrap_policy=ModuleWrapPolicy({nn.Conv2d}), mixed_precision=mp)"""
     return trained(api, body, net="ConvNet", bridge="torch")
