@@ -65,6 +65,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "lightning", "Plugin"),
         *("ACCELERATE_USE_FSDP", "fsdp_plugin", "strategy"),
     ),
+    "libraries.composer": ("composer", "parallelism_config"),
     "libraries.prepared": ("_", ".module", "prepare", "isinstance", *_OF_PARAMETERS),
 }
 

@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.edit.text import Refused, overlap, spliced
 from fsdp_migrate.codemods.left import dynamic_names
 from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.rule import Edit, Rule
+from fsdp_migrate.configuration import composer
 from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.project import Project
@@ -127,6 +128,10 @@ class _File:
             found = [section for section in [flat_section(roots[0])] if section]
         for section in found:
             yield section.rule, translate(section, self.project)
+        for root in roots:
+            for entry, settings in composer.settings_in(root):
+                composers = composer.said_of(settings, self.project)
+                yield rules.COMPOSER, [Said(entry, composers)] if composers else []
         yield from self.by_path(roots)
         for entry in (e for root in roots for m in mappings(root) for e in m.entries):
             wanted = entry.key.lower().endswith(("strategy", "class_path", "_target_"))

@@ -1,6 +1,7 @@
-"""FSDP1 that another library calls: what is set for Accelerate, transformers, axolotl, Lightning and verl.
+"""FSDP1 that another library calls: what is set for Accelerate, transformers, axolotl, Lightning, verl and Composer.
 
 rules       what is said of it, in Python and in files
 settings    calls, dictionaries and variables of a Python file
+composer    settings and functions of Composer and llm-foundry
 prepared    models that Accelerate shards
 """

@@ -138,6 +138,11 @@ def _is_conditional(value: ast.expr) -> bool:
     return any(isinstance(each, ast.Constant) and table.options_of(each.value) for each in branches)
 
 
+def project_of(context: Context) -> Project:
+    """What is around a file's settings."""
+    return Project(context.file.path, context.program.once(_pins))
+
+
 def _pins(_program: Program) -> Pins:
     return Pins()
 
@@ -148,7 +153,7 @@ class _Reader:
     def __init__(self, context: Context) -> None:
         self.context, self.file = context, context.file
         self._seen: set[tree.Span] = set()
-        self.project = Project(context.file.path, context.program.once(_pins))
+        self.project = project_of(context)
 
     def call(self, call: ast.Call) -> Iterator[Found]:
         """Findings about the arguments of a call."""
