@@ -7,8 +7,17 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor import assumptions, from_units, layout, precision, root, rows
+from fsdp_migrate.codemods.constructor import (
+    assumptions,
+    double,
+    from_units,
+    layout,
+    precision,
+    root,
+    rows,
+)
 from fsdp_migrate.codemods.constructor.by_units import by_units
+from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
     DIRECT,
@@ -196,8 +205,9 @@ def form_of(construction: Construction) -> Form:
     Raises:
         AtRunTime: if it has none; the message says why.
     """
-    if construction.kind == WRAP:
-        return _wrap(construction)
+    around = _of_wrapped(construction)
+    if around is not None:
+        return around
     context, call = construction.context, construction.call
     place = _place(construction)
     if not are_free(context, call):
@@ -214,8 +224,8 @@ def form_of(construction: Construction) -> Form:
     gathered = root.keep_sharded(construction, code)
     needs = (*imports_of(construction), *code.imports)
     removed = tuple(taken_away(construction, kept))
-    if construction.kind == UNITS and place is not None:
-        removed += from_units.removed(place)
+    if construction.kind == UNITS:
+        removed += from_units.removed(context, call)
     if place is not None:
         message = "Replaced by `fully_shard`, which shards the model in place: it is still the same object."
         if code.loop:
@@ -225,10 +235,7 @@ def form_of(construction: Construction) -> Form:
             )
         return Form(
             message,
-            lambda: [
-                *from_units.without_remark(context, place.statement),
-                *layout.in_place(construction, code, place),
-            ],
+            lambda: _in_place(construction, code, place),
             needs,
             removed,
             code.said,
@@ -262,6 +269,25 @@ def form_of(construction: Construction) -> Form:
         True,
         gathered,
     )
+
+
+def _in_place(construction: Construction, code: Code, place: layout.Place) -> list[Edit]:
+    """The edits that put calls of `fully_shard` in a constructor's place."""
+    edits = layout.in_place(construction, code, place)
+    if construction.kind == UNITS:
+        edits += from_units.without_remark(construction.context, place.statement)
+    return edits
+
+
+def _of_wrapped(construction: Construction) -> Form | None:
+    """The form of a call of `wrap`, or of a constructor around a wrapper; None for any other."""
+    if construction.kind == WRAP:
+        return _wrap(construction)
+    inner = double.wrapped_by(construction)
+    if inner is None:
+        return None
+    is_inside = isinstance(construction.module, ast.Call)
+    return double.form_of(construction) if not is_inside or _place(inner) is not None else None
 
 
 def _place(construction: Construction) -> layout.Place | None:

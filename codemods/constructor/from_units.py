@@ -16,16 +16,17 @@ def place_of(context: Context, call: ast.Call) -> Place | None:
     `with like_fsdp1(model):`, `for module, options in units(model, ...):`, `fully_shard(module, **options)`.
     """
     loop = context.file.parents[call]
-    block = context.file.parents[loop]
+    block = context.file.parents.get(loop)
     model = keyword(call, "module", 0)
     match loop:
         case ast.For(body=[ast.Expr(value=ast.Call() as shards)]):
             is_loop = ast.unparse(shards.func) == "fully_shard"
         case _:
             is_loop = False
-    if model is None or not is_loop or not is_block(context, block):
+    if model is None or not is_loop or not isinstance(block, ast.With):
         return None
-    assert isinstance(block, ast.With)
+    if not is_block(context, block):
+        return None
     is_whole = len(block.body) == 1 and context.is_alone(block)
     return Place(block, ast.unparse(model)) if is_whole else None
 
@@ -36,10 +37,10 @@ def whole(context: Context, call: ast.Call) -> ast.AST:
     return call if place is None else place.statement
 
 
-def removed(place: Place) -> tuple[ast.AST, ...]:
+def removed(context: Context, call: ast.Call) -> tuple[ast.AST, ...]:
     """The code around a call of `units` that its edits take away."""
-    assert isinstance(place.statement, ast.With)
-    return tuple(item.context_expr for item in place.statement.items)
+    block = whole(context, call)
+    return tuple(item.context_expr for item in block.items) if isinstance(block, ast.With) else ()
 
 
 def is_block(context: Context, statement: ast.AST) -> bool:

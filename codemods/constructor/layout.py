@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from textwrap import indent
 
+from fsdp_migrate.codemods.constructor import double
 from fsdp_migrate.codemods.constructor.code import Code, under
 from fsdp_migrate.codemods.constructor.conditions import negated
 from fsdp_migrate.codemods.constructor.construction import (
@@ -55,7 +56,8 @@ class Place:
 
 def place_of(construction: Construction) -> Place | None:
     """Where a constructor's statements go; None where no statement can stand, as inside of a comprehension."""
-    context, call, module = construction.context, construction.call, construction.module
+    context, module = construction.context, construction.module
+    call = double.outermost(context, construction.call)
     file = context.file
     statement = file.statement(call)
     in_class = isinstance(file.scope_of(call).node, ast.ClassDef)
@@ -150,7 +152,7 @@ def _comes_first(context: Context, statement: ast.stmt, call: ast.Call) -> bool:
 
 def in_place(construction: Construction, code: Code, place: Place) -> list[Edit]:
     """The edits that put calls of `fully_shard` in the place of the constructor."""
-    context, call = construction.context, construction.call
+    context = construction.context
     lines = code.lines(construction)
     if place.test:
         lines = [f"if {place.test}:", *(indent(line, "    ") for line in _flat(place, lines))]
@@ -163,7 +165,7 @@ def in_place(construction: Construction, code: Code, place: Place) -> list[Edit]
         return [context.replace_statement(place.statement, text)._replace(lost=gone)]
     return [
         context.insert_above(place.statement, text)._replace(lost=gone),
-        context.replace(call, place.model),
+        context.replace(place.call, place.model),
     ]
 
 

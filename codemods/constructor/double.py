@@ -1,0 +1,101 @@
+"""A wrapper around a wrapper: FSDP1 took `FSDP(FSDP(model))`, and `fully_shard` takes a module once.
+
+The outer wrapper holds no parameters, which are the inner one's, and nothing is left of its arguments: its `mixed_precision`
+cast the inputs to what the inner one computes in, or that raised an error. Training is the same without it, bit by bit.
+"""
+
+import ast
+
+from fsdp_migrate.codemods.constructor.construction import DIRECT, WRAP, Construction
+from fsdp_migrate.codemods.constructor.outcome import Form
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.facts.names import CLASS
+
+_GONE = "Removed: the module is sharded already, and `fully_shard` takes a module once."
+_NOTHING = "Removed: a wrapper around a wrapper holds no parameters."
+
+
+def wrapped_by(construction: Construction) -> Construction | None:
+    """The construction whose result a constructor wraps again; None where the file does not show one."""
+    context, module = construction.context, construction.module
+    if construction.kind != DIRECT or module is None:
+        return None
+    if isinstance(module, ast.Call):
+        inner = _construction(context, module)
+        return None if inner is None else wrapped_by(inner) or inner
+    if not isinstance(module, ast.Name | ast.Attribute):
+        return None
+    made = _made_above(context, construction.call, module)
+    return None if made is None else _construction(context, made)
+
+
+def form_of(construction: Construction) -> Form:
+    """What becomes of the outer one."""
+    context, call, module = construction.context, construction.call, construction.module
+    assert module is not None
+    names = [each.name for each in construction.arguments if each.name != "module"]
+    given = [each.value for each in construction.arguments if each.name != "module"]
+    return Form(
+        _GONE,
+        lambda: _edits(context, call, module),
+        (),
+        (call.func, *given),
+        dict.fromkeys(names, _NOTHING),
+        in_words=True,
+    )
+
+
+def outermost(context: Context, call: ast.Call) -> ast.Call:
+    """A constructor with those around it that wrap its result again."""
+    around = context.file.parents[call]
+    if isinstance(around, ast.keyword) and around.arg == "module":
+        around = context.file.parents[around]
+    if not isinstance(around, ast.Call) or call is around.func:
+        return call
+    outer = _construction(context, around)
+    if outer is None or outer.kind != DIRECT or outer.module is not call:
+        return call
+    return outermost(context, around)
+
+
+def _construction(context: Context, call: ast.Call) -> Construction | None:
+    kind = {CLASS: DIRECT, "wrap": WRAP}.get(context.references.get(call.func, ""))
+    return None if kind is None else Construction(context, call, kind)
+
+
+def _made_above(context: Context, call: ast.Call, module: ast.expr) -> ast.Call | None:
+    """The call that gave a variable its value in the same block, if that is certain."""
+    file, name = context.file, ast.unparse(module)
+    statement = file.statement(call)
+    block = file.block(statement)
+    for above in reversed(block[: block.index(statement)] if statement in block else []):
+        match above:
+            case ast.Assign(targets=[target], value=ast.Call() as made) if (
+                ast.unparse(target) == name
+            ):
+                return made
+        if any(_binds(node, name) for node in ast.walk(above)):
+            return None
+    return None
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    """Whether a node gives a variable, or the object that it is an attribute of, another value."""
+    if not isinstance(node, ast.Name | ast.Attribute) or isinstance(node.ctx, ast.Load):
+        return False
+    return f"{name}.".startswith(f"{ast.unparse(node)}.")
+
+
+def _edits(context: Context, call: ast.Call, module: ast.expr) -> list[Edit]:
+    """The edits that take the outer call away; one around the inner call goes with the inner one's statement."""
+    if isinstance(module, ast.Call):
+        return []
+    call, statement = outermost(context, call), context.file.statement(call)
+    match statement:
+        case ast.Expr():
+            return [context.remove_or_pass(statement)]
+        case ast.Assign(targets=[target], value=value) if value is call:
+            if ast.unparse(target) == ast.unparse(module):
+                return [context.remove_or_pass(statement)]
+    return [context.replace(call, context.source(module))]
