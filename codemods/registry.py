@@ -44,8 +44,9 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.review": ("fsdp-migrate: review",),
     "left.dtensors": (
         *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),
-        *("Adafactor", "LBFGS", "Rprop", "fused", "ShardedTensor"),
+        "ShardedTensor",
     ),
+    "left.optimizers": ("opt", "Opt"),
     "left.first_values": ("seed",),
     "left.optimizer_files": ("state_dict",),
     "left.clip_local_norm": ("clip_grad_norm_",),
@@ -59,8 +60,11 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.units_of_the_model": ("class ", "olicy", "mixed_precision", "()"),
     "left.parameters": _OF_PARAMETERS,
     "left.taken_out": (
+        *("attrgetter", ".state", "get_parameter", "_parameters"),
         *("arameters(", "odules(", "children(", ".weight", ".bias", "requires_grad_("),
     ),
+    "left.taken_before": ("arameters(", ".weight", ".bias"),
+    "left.written_in_forward": ("Parameter(",),
     "libraries.settings": (
         *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "lightning", "Plugin"),
         *("ACCELERATE_USE_FSDP", "fsdp_plugin", "strategy"),

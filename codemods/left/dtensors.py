@@ -1,23 +1,21 @@
-"""What torch cannot do with DTensors, or does otherwise: some optimizers, random numbers, and tests for ShardedTensor."""
+"""What torch does otherwise with DTensors: random numbers, and tests for ShardedTensor."""
 
 import ast
 import re
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left.measured import is_torchs
 from fsdp_migrate.codemods.left.private_names import is_copy
-from fsdp_migrate.codemods.left.taken import is_sharded, taken
+from fsdp_migrate.codemods.left.taken import is_sharded
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
-from fsdp_migrate.findings import Action, Severity
+from fsdp_migrate.findings import Action
 
-OPTIMIZER = Rule("FSDP521", "failing-optimizer", Severity.RAISES)
 RANDOM = Rule("FSDP522", "random-parameters")
 SHARDED_TENSOR = Rule("FSDP524", "sharded-tensor")
-RULES = (OPTIMIZER, RANDOM, SHARDED_TENSOR)
+RULES = (RANDOM, SHARDED_TENSOR)
 
-_FAILING = frozenset({"Adafactor", "LBFGS", "Rprop"})
 _DRAWN = frozenset(
     {"bernoulli_", "exponential_", "normal_", "random_", "trunc_normal_", "uniform_"}
 )
@@ -49,10 +47,3 @@ def find(context: Context) -> Iterator[Found]:
             drawn = [*call.args[:1], getattr(call.func, "value", call)]
             if any(is_sharded(context, each) for each in drawn):
                 yield Found(RANDOM, call, Action.MANUAL, _OTHERS, f"{name}(...)")
-        fused = name == "SGD" and getattr(keyword(call, "fused"), "value", None) is True
-        if (fused or name in _FAILING) and f"torch.optim.{name}" in context.dotted(call.func):
-            given = keyword(call, "params", 0)
-            if given is not None and taken(context).are_parameters(given, context.file):
-                way = "Remove `fused=True`." if fused else "Use another optimizer."
-                message = f"Raises under FSDP2, because it does not support DTensors. {way}"
-                yield Found(OPTIMIZER, call, Action.MANUAL, message, f"{name}(...)")

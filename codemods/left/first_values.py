@@ -61,6 +61,8 @@ def _made(context: Context, seed: ast.Call) -> Iterator[ast.expr]:
         if not is_behind or not isinstance(sharded, ast.Call) or not sharded.args:
             continue
         model = sharded.args[0]
+        if isinstance(model, ast.Call) and context.models.is_constructor(sharded, file):
+            yield model
         if isinstance(model, ast.Name) and context.can_be_model(sharded):
             for binding in file.bindings(model):
                 if isinstance(binding, Assigned) and binding.value is not sharded:

@@ -2,7 +2,40 @@
 
 # Functions that give the items that they are given.
 SAME = frozenset(
-    {"iter", "list", "reversed", "set", "sorted", "tuple", "deque", "chain", "dict", "tqdm"}
+    {
+        "chain",
+        "deque",
+        "dict",
+        "from_iterable",
+        "frozenset",
+        "islice",
+        "iter",
+        "list",
+        "reversed",
+        "set",
+    }
+    | {"sorted", "tqdm", "tuple"}
+)
+# Functions of the number of items, or of their places.
+COUNTING = frozenset({"array_split", "batched", "enumerate", "islice", "len"})
+# Functions that take items one by one.
+ITERATING = frozenset(
+    {"enumerate", "filter", "groupby", "map", "max", "min", "next", "reduce", "zip"}
+)
+# Functions that write what they are given into a file, or into bytes.
+SAVING = frozenset({"dump", "dumps", "save", "save_file"})
+# Methods of a parameter that draw values for it, and of a module that draw its parameters.
+DRAWN = frozenset(
+    {"exponential_", "kaiming_normal_", "normal_", "random_", "trunc_normal_", "uniform_"}
+)
+DRAWS_MODULE = frozenset(
+    {"_init_weights", "init_weights", "initialize_weights", "reset_parameters"}
+)
+# Not sharded alike.
+TRANSPOSED = frozenset({"H", "T", "mH", "mT"})
+# Attributes of a module that are none of its parts.
+OF_MODULE = frozenset(
+    {"config", "device", "dtype", "forward", "training", "in_features", "out_features"}
 )
 # Asked of a parameter: a DTensor answers alike, or counts, shapes and hooks have a rule of their own.
 ASKED = frozenset(
@@ -14,7 +47,8 @@ ASKED = frozenset(
 ELEMENTWISE = frozenset(
     """abs add add_ addcdiv_ addcmul_ bfloat16 clamp clamp_ clone contiguous copy_ cpu cuda data detach detach_ div div_ double
     fill_ float grad half isfinite isinf isnan lerp lerp_ mul mul_ nan_to_num nan_to_num_ neg neg_ pow pow_ requires_grad_
-    retain_grad rsqrt sign sqrt square sub sub_ to type zero_""".split()  # noqa: SIM905
+    addcdiv addcmul empty_like exp isclose maximum minimum no_grad ones_like relu retain_grad rsqrt sign sqrt square sub sub_
+    tanh to type where zero_ zeros_like""".split()  # noqa: SIM905
 )
 # Functions that do the same with parameters of both kinds, or that have rules of their own.
 TAKES_PARAMETER = frozenset(

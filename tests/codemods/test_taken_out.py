@@ -7,8 +7,10 @@ import pytest
 from .programs import analysed
 
 HEAD = """\
+import collections
 import fnmatch
 import itertools
+import operator
 import re
 
 import torch
@@ -42,6 +44,12 @@ def uses(folder: Path, code: str, original: bool = True) -> set[str]:
         "loss = chunked(hidden, model.head.weight, labels)  # HERE",
         "def close(hidden, weight):\n    return hidden @ weight.t()  # HERE\n"
         "loss = close(hidden, model.head.weight)",
+        "total = operator.attrgetter('head.weight')(model).norm()  # HERE",
+        "total = model.get_parameter('head.weight').max()  # HERE",
+        "kept = {n: p.clone() for n, p in model.named_parameters()}\ntotal = sum(kept[n].norm() for n in kept)  # HERE",
+        "head = model.module.head\ntotal = head.weight.diag().sum()  # HERE",
+        "class Meter:\n    def __call__(self, p):\n        return p.norm()\n\n    def of(self, p):\n"
+        "        return p.norm()  # HERE\nmeter = Meter()\ntotal = sum(map(meter.of, model.parameters()))",
     ],
 )
 def test_values_that_are_read(code: str, tmp_path: Path) -> None:
@@ -61,12 +69,34 @@ def test_values_that_are_read(code: str, tmp_path: Path) -> None:
         'fnmatch.fnmatch(n, "head*")',
         're.match("head", n)',
         '"blocks.0" in n',
+        "n in args.trained",
+        "any(n.startswith(each) for each in prefixes)",
+        'n.partition(".")[0] == "head"',
+        'f"model.{n}" == "model.head.weight"',
     ],
 )
 def test_names_that_had_a_prefix(test: str, tmp_path: Path) -> None:
     rates = 'RATES = {"head.weight": 0.2}\n'
     code = f"{rates}head = [p for n, p in model.named_parameters() if {test}]  # HERE"
     assert uses(tmp_path, code) == {"Tests a"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "table = dict(model.named_parameters())\nhead = table['head.weight']  # HERE",
+        "table = dict(model.named_parameters())\nhead = [table.pop(n) for n in ('head.weight', 'head.bias')]  # HERE",
+        "names = {n for n, _ in model.named_parameters()} & {'head.weight'}  # HERE",
+        "tops = itertools.groupby(model.named_parameters(), key=lambda item: item[0].split('.')[0])  # HERE",
+        "def depth(name):\n    match name.split('.'):  # HERE\n        case ['blocks', *_]:\n            return 1\n"
+        "rates = [depth(n) for n, p in model.named_parameters()]",
+        "class Rates:\n    FAST = frozenset(('head.weight',))\n\n    def of(self, name):\n"
+        "        return name in self.FAST  # HERE\nrates = [Rates().of(n) for n, p in model.named_parameters()]",
+    ],
+)
+def test_names_by_other_ways(code: str, tmp_path: Path) -> None:
+    assert uses(tmp_path, code) == {"Tests a"}
+    assert uses(tmp_path, code, original=False) == set()
 
 
 @pytest.mark.parametrize(
@@ -78,6 +108,26 @@ def test_names_that_had_a_prefix(test: str, tmp_path: Path) -> None:
         ("model.module.head.requires_grad_(False)  # HERE", "Now freezes"),
         (
             "for m in model.modules():\n    if isinstance(m, Block):\n        m.requires_grad_(False)  # HERE",
+            "Now freezes",
+        ),
+        ("first, *rest = model.parameters()  # HERE", "Depends on"),
+        ("queue = collections.deque(model.parameters())\nlast = queue.pop()  # HERE", "Depends on"),
+        ("count = sum(1 for _ in model.parameters())  # HERE", "Depends on"),
+        ("pairs = zip(model.parameters(), itertools.count())  # HERE", "Depends on"),
+        ("half = list(itertools.islice(model.parameters(), 2))  # HERE", "Depends on"),
+        (
+            "def freeze(part):\n    for p in part.parameters():\n        p.requires_grad = False  # HERE\n"
+            "freeze(model.module.head)",
+            "Now freezes",
+        ),
+        ("getattr(model.module, part).requires_grad_(False)  # HERE", "Now freezes"),
+        (
+            "for m in model.modules():\n    for n, p in m._parameters.items():\n        p.requires_grad_(False)  # HERE",
+            "Now freezes",
+        ),
+        (
+            "norms = [m for m in model.modules() if isinstance(m, nn.LayerNorm)]\nfor m in norms:\n"
+            "    m.bias.requires_grad_(False)  # HERE",
             "Now freezes",
         ),
     ],
@@ -102,6 +152,31 @@ def test_flat_parameters(code: str, use: str, tmp_path: Path) -> None:
             "for p in model.parameters():\n    torch.save(p.detach().cpu(), path)  # HERE",
             "Saves parameters",
         ),
+        (
+            "torch.save({n: p.detach() for n, p in model.named_parameters()}, path)  # HERE",
+            "Saves parameters",
+        ),
+        ("for m in model.modules():\n    m.reset_parameters()  # HERE", "Draws random"),
+        ("kinds = collections.Counter(map(type, model.modules()))  # HERE", "Looks up"),
+        (
+            "for m in model.modules():\n    match type(m):  # HERE\n        case _:\n            pass",
+            "Looks up",
+        ),
+        (
+            "def height(m):\n    return 1 + max(height(c) for c in m.children())  # HERE\nheight(model)",
+            "Now finds",
+        ),
+        ("number = len(list(model.modules()))  # HERE", "Counts modules,"),
+        (
+            "optimizer = torch.optim.AdamW(model.parameters())\n"
+            "size = sum(optimizer.state[p]['exp_avg'].norm() for p in model.parameters())  # HERE",
+            "Reads a",
+        ),
+        (
+            "optimizer = torch.optim.AdamW(model.parameters())\n"
+            "size = [v['exp_avg'].norm() for v in optimizer.state.values()]  # HERE",
+            "Reads a",
+        ),
     ],
 )
 def test_other_uses(code: str, use: str, tmp_path: Path) -> None:
@@ -125,6 +200,13 @@ def test_other_uses(code: str, use: str, tmp_path: Path) -> None:
         "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # HERE",
         "for m in other.modules():\n    total += m.weight.norm()  # HERE",
         "for child in model.children():  # HERE\n    child.eval()",
+        "leaf = [n.split('.')[-1] for n, p in model.named_parameters()]  # HERE",
+        "kept = {n: p.detach() for n, p in model.named_parameters()}\nfor n in kept:\n    kept[n].mul_(0.9)  # HERE",
+        "def groups(model):\n    return [p for p in model.parameters()], 0.1\nparams, decay = groups(model)\n"
+        "options = dict(weight_decay=decay)  # HERE",
+        "for p in model.parameters():\n    p.requires_grad_(False)  # HERE",
+        "step = [optimizer.state[p]['step'] for p in model.parameters()]  # HERE",
+        "names = [n for n, p in model.named_parameters()]\njson.dumps(names)  # HERE",
     ],
 )
 def test_what_means_the_same_is_safe(code: str, tmp_path: Path) -> None:
@@ -141,4 +223,21 @@ def test_a_function_has_one_finding_for_each_kind_of_use(tmp_path: Path) -> None
     code = "for m in model.modules():\n    a += m.weight.norm()\n    b += m.bias.sum()\n"
     program = HEAD.format(original=True) + code
     found = [f for f in analysed(tmp_path, program).findings if f.code == "FSDP529"]
-    assert [(f.line, f.message.endswith("Also on lines 13.")) for f in found] == [(12, True)]
+    assert [(f.line, f.message.endswith("Also on lines 15.")) for f in found] == [(14, True)]
+
+
+@pytest.mark.parametrize(
+    ("code", "bridge"),
+    [
+        ("total = model[2].weight.norm()", True),
+        ("torch.save([p.detach() for p in model.parameters()], path)", True),
+        ("head = [p for n, p in model.named_parameters() if n.startswith('head')]", False),
+        ("rates = [RATES.get(type(m)) for m in model.modules()]", False),
+        ("number = len(list(model.modules()))", False),
+    ],
+)
+def test_wrappers_are_still_there_on_the_bridge(code: str, bridge: bool, tmp_path: Path) -> None:
+    program = HEAD.format(original=True) + code + "\n"
+    codes = [f.code for f in analysed(tmp_path, program, form="bridge").findings]
+    assert ("FSDP529" in codes) == bridge
+    assert "FSDP529" in [f.code for f in analysed(tmp_path, program).findings]

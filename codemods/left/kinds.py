@@ -1,0 +1,107 @@
+"""What a value is that a program takes from a sharded model, and what each step of syntax makes of it."""
+
+import ast
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """What a value is."""
+
+    PARAMETERS = "parameters"
+    NAMED = "pairs of a name and a parameter"
+    BY_NAME = "a dictionary of parameters by their names"
+    OWN = "a dictionary of parameters by other keys"
+    NAMES = "names"
+    PAIR = "a name and a parameter"
+    PARAMETER = "a parameter"
+    NAME = "a name"
+    MODULES = "modules"
+    NAMED_MODULES = "pairs of a name and a module"
+    NAMED_MODULE = "a name and a module"
+    MODULE = "a module"
+    STATES = "an optimizer's states by parameter"
+    STATE_OF_EACH = "an optimizer's states"
+    STATE = "an optimizer's state of one parameter"
+
+
+class Leak(NamedTuple):
+    """A use that may mean something else under FSDP2: how values are used there that `USES` in taken_out.py names."""
+
+    node: ast.expr | ast.stmt
+    use: str
+
+
+# The kinds of the items of an iterable, where its items have parts by place; None for what is safe.
+ITEMS: dict[Kind, tuple[Kind | None, ...]] = {
+    Kind.PARAMETERS: (Kind.PARAMETER,),
+    Kind.NAMED: (Kind.NAME, Kind.PARAMETER),
+    Kind.BY_NAME: (Kind.NAME,),
+    Kind.OWN: (None, Kind.PARAMETER),
+    Kind.NAMES: (Kind.NAME,),
+    Kind.MODULES: (Kind.MODULE,),
+    Kind.NAMED_MODULES: (Kind.NAME, Kind.MODULE),
+    Kind.STATE_OF_EACH: (Kind.STATE,),
+    Kind.STATES: (None, Kind.STATE),
+    Kind.STATE: (None, Kind.PARAMETER),
+}
+# An item as a whole: `for item in model.named_parameters()`.
+ITEM = {
+    Kind.NAMED: Kind.PAIR,
+    Kind.NAMED_MODULES: Kind.NAMED_MODULE,
+    **{kind: parts[0] for kind, parts in ITEMS.items() if len(parts) == 1},
+}
+PARTS = {Kind.PAIR: (Kind.NAME, Kind.PARAMETER), Kind.NAMED_MODULE: (Kind.NAME, Kind.MODULE)}
+# What an index or a key gives.
+AT = {
+    Kind.PARAMETERS: Kind.PARAMETER,
+    Kind.NAMED: Kind.PAIR,
+    Kind.BY_NAME: Kind.PARAMETER,
+    Kind.OWN: Kind.PARAMETER,
+    Kind.NAMES: Kind.NAME,
+    Kind.MODULES: Kind.MODULE,
+    Kind.NAMED_MODULES: Kind.NAMED_MODULE,
+    Kind.MODULE: Kind.MODULE,
+    Kind.STATES: Kind.STATE,
+    Kind.STATE_OF_EACH: Kind.STATE,
+    Kind.STATE: Kind.PARAMETER,
+}
+# What a method gives.
+GIVES: dict[Kind, dict[str, Kind]] = {
+    Kind.BY_NAME: {
+        "copy": Kind.BY_NAME,
+        "get": Kind.PARAMETER,
+        "items": Kind.NAMED,
+        "keys": Kind.NAMES,
+        "pop": Kind.PARAMETER,
+        "values": Kind.PARAMETERS,
+    },
+    Kind.OWN: {
+        "get": Kind.PARAMETER,
+        "items": Kind.OWN,
+        "pop": Kind.PARAMETER,
+        "values": Kind.PARAMETERS,
+    },
+    Kind.PARAMETERS: {
+        "copy": Kind.PARAMETERS,
+        "pop": Kind.PARAMETER,
+        "popleft": Kind.PARAMETER,
+        "values": Kind.PARAMETERS,
+    },
+    Kind.NAMED: {"pop": Kind.PAIR, "popleft": Kind.PAIR},
+    Kind.MODULES: {"pop": Kind.MODULE, "popleft": Kind.MODULE},
+    Kind.MODULE: {
+        "get_parameter": Kind.PARAMETER,
+        "get_submodule": Kind.MODULE,
+        "modules": Kind.MODULES,
+        "named_modules": Kind.NAMED_MODULES,
+        "named_parameters": Kind.NAMED,
+        "parameters": Kind.PARAMETERS,
+    },
+    Kind.STATES: {"get": Kind.STATE, "items": Kind.STATES, "values": Kind.STATE_OF_EACH},
+    Kind.STATE: {"get": Kind.PARAMETER, "items": Kind.STATE, "values": Kind.PARAMETERS},
+}
+COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.GeneratorExp
+OF_MODULES = frozenset({Kind.MODULES, Kind.NAMED_MODULES})
+OF_PARAMETERS = frozenset({Kind.PARAMETERS, Kind.NAMED, Kind.BY_NAME, Kind.OWN})
+BY_KEY = frozenset({Kind.BY_NAME, Kind.OWN, Kind.STATES, Kind.STATE})

@@ -1,0 +1,229 @@
+"""Parameters that a program takes from a module before it is sharded, and uses behind that: they are others then."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.left import means_the_same as words
+from fsdp_migrate.codemods.left.taken_out import RULE, shards
+from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.facts.file import last_name, root_of
+from fsdp_migrate.findings import Action
+
+RULES = ()
+
+_KEYS = "Has parameters from before sharding as keys, and the sharded model has others. Make it after sharding, or use names."
+_HELD = (
+    "Uses parameters from before sharding, which `fully_shard` replaces; FSDP1 kept them with `use_orig_params=True`. "
+    "Take them from the sharded model."
+)
+_TAKING = ("parameters", "named_parameters", "weight", "bias")
+_IDENTITY = frozenset({"id", "hash"})
+
+
+class Held(NamedTuple):
+    """A variable, or an attribute of `self`, that has such parameters: as its keys, or as its items."""
+
+    target: ast.expr
+    as_keys: bool
+
+
+def find(context: Context) -> Iterator[Found]:
+    """The first use of each such variable behind the sharding."""
+    if not context.models.shards(context.file):
+        return
+    for sharding in _shardings(context):
+        for held in _held(context, sharding):
+            if held.as_keys or context.form == "torch":
+                for read in _first_behind(context, held, sharding):
+                    message = _KEYS if held.as_keys else _HELD
+                    yield Found(RULE, read, Action.MANUAL, message, ast.unparse(held.target))
+
+
+def _shardings(context: Context) -> Iterator[ast.Call]:
+    """The calls that shard a module which a variable has."""
+    for call in context.file.of(ast.Call):
+        if call.args and isinstance(call.args[0], ast.Name | ast.Attribute):
+            if shards(context, call):
+                yield call
+
+
+def _held(context: Context, sharding: ast.Call) -> Iterator[Held]:
+    """The variables that get parameters of the module before a call shards it."""
+    seen = set()
+    for name in _TAKING:
+        for attribute in context.file.attributes.get(name, ()):
+            taken: ast.expr | None = attribute
+            if name in {"parameters", "named_parameters"}:
+                taken = context.call_of(attribute)
+            if taken is not None and _is_before(context, attribute.value, sharding):
+                for held in _kept(context, taken, as_keys=False):
+                    key = ast.dump(held.target), held.as_keys
+                    if key not in seen:
+                        seen.add(key)
+                        yield held
+
+
+def _is_before(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
+    """Whether an expression is the module, or a part of it, above the call that shards it."""
+    file, module = context.file, sharding.args[0]
+    is_above = owner.lineno < sharding.lineno
+    if is_above and file.function(owner) is file.function(sharding):
+        return _is_of(context, owner, module)
+    own, whole = file.enclosing_class(owner), file.enclosing_class(sharding)
+    if own is not None and own is whole and ast.unparse(module).startswith("self."):
+        method = file.function(owner)
+        if getattr(method, "name", "") == "__init__":
+            given = [module, *_stored(context, own, module)]
+            return any(_is_of(context, owner, each) for each in given)
+    return False
+
+
+def _stored(context: Context, cls: ast.ClassDef, attribute: ast.expr) -> Iterator[ast.expr]:
+    """What a class sets an attribute of `self` to."""
+    for store in context.file.attributes.get(last_name(attribute), ()):
+        statement = context.file.parents[store]
+        if isinstance(statement, ast.Assign) and context.file.enclosing_class(store) is cls:
+            if store in statement.targets:
+                yield statement.value
+
+
+def _is_of(context: Context, owner: ast.expr, module: ast.expr) -> bool:
+    """Whether an expression is a module or a part of it: `net.head`, `net[:2]`, and what a loop takes from `net.modules()`."""
+    file = context.file
+    for node in _steps(context, owner):
+        if ast.unparse(node) == ast.unparse(module):
+            here, there = root_of(node), root_of(module)
+            if here is not None and there is not None:
+                return here.id == "self" or file.variable(here) == file.variable(there)
+    return False
+
+
+def _steps(context: Context, owner: ast.expr) -> Iterator[ast.expr]:
+    """An expression, and what it is taken from, step by step."""
+    found = [owner]
+    for node in found:  # which grows
+        if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred):
+            found.append(node.value)
+        elif isinstance(node, ast.Call):
+            found += [node.func, *node.args]
+        elif isinstance(node, ast.Name) and len(found) < 20:
+            for around in context.file.ancestors(node):
+                loops = (
+                    [around] if isinstance(around, ast.For) else getattr(around, "generators", ())
+                )
+                for loop in loops:
+                    if any(getattr(each, "id", "") == node.id for each in ast.walk(loop.target)):
+                        found.append(loop.iter)
+    return iter(found)
+
+
+def _kept(context: Context, node: ast.expr, *, as_keys: bool) -> Iterator[Held]:
+    """The variables that an iterable of parameters, or one of them, is put into."""
+    parent = context.file.parents[node]
+    for target in _targets(context, node, parent):
+        yield Held(target, as_keys)
+    if isinstance(parent, ast.For | ast.comprehension) and parent.iter is node:
+        for read in _looped(context, parent):
+            yield from _item(context, read)
+    elif isinstance(parent, ast.Call) and node is not parent.func:
+        if last_name(parent.func) in words.SAME:
+            yield from _kept(context, parent, as_keys=as_keys or _is_set(parent))
+    elif isinstance(parent, ast.expr) and _holds(parent, node):
+        yield from _kept(context, parent, as_keys=as_keys or isinstance(parent, ast.SetComp))
+
+
+def _targets(context: Context, node: ast.expr, parent: ast.AST) -> list[ast.expr]:
+    """The variables that a value is assigned to, also as an element of several."""
+    if isinstance(parent, ast.Assign):
+        targets = parent.targets
+    elif isinstance(parent, ast.AnnAssign | ast.NamedExpr):
+        targets = [parent.target]
+    else:
+        around = context.file.parents[parent] if isinstance(parent, ast.Tuple) else None
+        targets = []
+        for target in around.targets if isinstance(around, ast.Assign) else ():
+            if isinstance(target, ast.Tuple) and isinstance(parent, ast.Tuple):
+                targets.append(target.elts[parent.elts.index(node)])
+    return [each for each in targets if isinstance(each, ast.Name | ast.Attribute)]
+
+
+def _looped(context: Context, loop: ast.For | ast.comprehension) -> Iterator[ast.Name]:
+    """Where the variables of a loop are read in it."""
+    region = loop if isinstance(loop, ast.For) else context.file.parents[loop]
+    for name in ast.walk(loop.target):
+        for read in context.file.reads(name) if isinstance(name, ast.Name) else ():
+            if any(each is region for each in context.file.ancestors(read)):
+                yield read
+
+
+def _is_set(call: ast.Call) -> bool:
+    return last_name(call.func) in {"set", "frozenset"}
+
+
+def _item(context: Context, read: ast.expr) -> Iterator[Held]:
+    """Where a single parameter is kept: as a key, in a list, or in a dictionary."""
+    node, parent = read, context.file.parents[read]
+    is_identity = isinstance(parent, ast.Call) and last_name(parent.func) in _IDENTITY
+    if is_identity and isinstance(parent, ast.Call):
+        node, parent = parent, context.file.parents[parent]
+    if isinstance(parent, ast.DictComp):
+        yield from _kept(context, parent, as_keys=parent.key is node)
+    elif isinstance(parent, ast.SetComp):
+        yield from _kept(context, parent, as_keys=True)
+    elif isinstance(parent, ast.ListComp | ast.GeneratorExp) and parent.elt is node:
+        yield from _kept(context, parent, as_keys=is_identity)
+    elif isinstance(parent, ast.Subscript) and parent.slice is node:
+        if isinstance(parent.ctx, ast.Store) and isinstance(parent.value, ast.Name | ast.Attribute):
+            yield Held(parent.value, True)
+    elif isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute):
+        owner, name = parent.func.value, parent.func.attr
+        if name in {"add", "append"} and isinstance(owner, ast.Name | ast.Attribute):
+            yield Held(owner, is_identity or name == "add")
+
+
+def _holds(parent: ast.AST, node: ast.expr) -> bool:
+    """Whether an expression is made of a part as it is."""
+    if isinstance(parent, ast.ListComp | ast.SetComp | ast.GeneratorExp):
+        return parent.elt is node
+    if isinstance(parent, ast.DictComp):
+        return parent.value is node
+    return isinstance(parent, ast.List | ast.Tuple | ast.Set | ast.Dict | ast.Starred | ast.BinOp)
+
+
+def _first_behind(context: Context, held: Held, sharding: ast.Call) -> Iterator[ast.expr]:
+    """The first place where a variable is read when the module is sharded."""
+    reads = [read for read in _reads(context, held.target) if _is_behind(context, read, sharding)]
+    reads = [read for read in reads if not _is_only_stored(context, read)]
+    if reads:
+        yield min(reads, key=lambda read: (read.lineno, read.col_offset))
+
+
+def _reads(context: Context, target: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(target, ast.Name):
+        yield from context.file.reads(target)
+    elif isinstance(target, ast.Attribute):
+        for read in context.file.attributes.get(target.attr, ()):
+            if isinstance(read.ctx, ast.Load) and ast.unparse(read) == ast.unparse(target):
+                if context.file.enclosing_class(read) is context.file.enclosing_class(target):
+                    yield read
+
+
+def _is_behind(context: Context, read: ast.expr, sharding: ast.Call) -> bool:
+    """Whether a read can run when the sharding has: further down, or in a function of its own."""
+    here, there = context.file.function(read), context.file.function(sharding)
+    if here is there:
+        end = sharding.end_lineno or sharding.lineno
+        return read.lineno > end
+    return here is not None and here.name != "__init__"
+
+
+def _is_only_stored(context: Context, read: ast.expr) -> bool:
+    """`groups[key] = value`, `names.append(value)`."""
+    parent = context.file.parents[read]
+    if isinstance(parent, ast.Subscript):
+        return isinstance(parent.ctx, ast.Store)
+    return isinstance(parent, ast.Attribute) and parent.attr in words.APPENDING

@@ -1,0 +1,101 @@
+"""Parameters that a program takes before it shards: what becomes of them behind that."""
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+net = build()
+"""
+WRAP = "model = FSDP(net, use_orig_params=True)\n"
+
+
+def marked(folder: Path, code: str, form: str) -> set[str]:
+    program = HEAD + code + "\n"
+    lines = [n for n, line in enumerate(program.splitlines(), 1) if "HERE" in line]
+    found = analysed(folder, program, form=form).findings
+    return {
+        " ".join(f.message.split()[:2]) for f in found if f.code == "FSDP529" and f.line in lines
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        (
+            "rate = {p: 0.1 for p in net.parameters()}",
+            "groups = [rate.get(p) for p in model.parameters()]",
+        ),
+        (
+            "tags = {}\nfor n, p in net.named_parameters():\n    tags[p] = n",
+            "print([tags[p] for p in held])",
+        ),
+        (
+            "rate = {id(p): i for i, m in enumerate(net) for p in m.parameters()}",
+            "lr = rate[id(q)]",
+        ),
+        ("known = {id(p) for p in net.head.parameters()}", "seek(known)"),
+        ("known = set()\nfor p in net.parameters():\n    known.add(p)", "seek(known)"),
+    ],
+)
+def test_keys_are_lost_in_each_form(before: str, behind: str, tmp_path: Path) -> None:
+    code = f"{before}\n{WRAP}{behind}  # HERE"
+    for form in ("auto", "torch", "bridge"):
+        assert marked(tmp_path, code, form) == {"Has parameters"}
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ("groups = [{'params': list(net[:2].parameters())}]", "torch.optim.AdamW(groups)"),
+        ("late = list(net[0].parameters())", "for p in late:\n    p.requires_grad_(True)"),
+        ("params = [*net.parameters()]", "torch.nn.utils.clip_grad_value_(params, 1)"),
+        (
+            "parts = {n: list(m.parameters()) for n, m in net.named_children()}",
+            "torch.optim.AdamW(parts['head'])",
+        ),
+        ("head = net.head.weight", "head.grad = None"),
+    ],
+)
+def test_lists_are_kept_by_all_but_the_torch_form(before: str, behind: str, tmp_path: Path) -> None:
+    code = f"{before}\n{WRAP}" + behind.replace("\n", "  # HERE\n", 1)
+    code += "  # HERE"
+    assert marked(tmp_path, code, "torch") == {"Uses parameters"}
+    assert marked(tmp_path, code, "auto") == set()
+
+
+def test_a_class_that_shards_in_a_method_of_its_own(tmp_path: Path) -> None:
+    code = """
+class Trainer:
+    def __init__(self, net):
+        self.net = net
+        self.slow, self.fast = list(net.body.parameters()), list(net.head.parameters())
+
+    def shard(self):
+        self.net = FSDP(self.net, use_orig_params=True)
+
+    def optimizer(self):
+        return torch.optim.AdamW([{"params": self.slow}, {"params": self.fast}])  # HERE
+"""
+    assert marked(tmp_path, code, "torch") == {"Uses parameters"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "count = sum(p.numel() for p in net.parameters())\n{wrap}print(count)  # HERE",
+        "start = [p.detach().clone() for p in net.parameters()]\n{wrap}print(start)  # HERE",
+        "params = list(net.parameters())\ncheck(params)  # HERE\n{wrap}",
+        "params = list(other.parameters())\n{wrap}torch.optim.AdamW(params)  # HERE",
+        "{wrap}params = list(model.parameters())\ntorch.optim.AdamW(params)  # HERE",
+    ],
+)
+def test_what_is_no_parameter_of_before_is_safe(code: str, tmp_path: Path) -> None:
+    for form in ("auto", "torch"):
+        assert marked(tmp_path, code.format(wrap=WRAP), form) == set()

@@ -1,0 +1,74 @@
+"""Parameters that forward writes under NO_SHARD."""
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed
+
+PROGRAM = """\
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.codes = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(4, 8))
+        self.register_buffer("mean", torch.zeros(8))
+
+    def start(self, x):
+        {start}
+
+    def other(self, x):
+        {other}
+
+    def forward(self, x):
+        self.start(x)
+        {forward}
+        return x * self.scale
+
+
+model = FSDP(Layer(), sharding_strategy=ShardingStrategy.{strategy})
+"""
+
+
+def found(folder: Path, strategy: str = "NO_SHARD", form: str = "auto", **code: str) -> int:
+    bodies = {"start": "pass", "other": "pass", "forward": "pass", **code}
+    program = PROGRAM.format(strategy=strategy, **bodies)
+    findings = analysed(folder, program, form=form).findings
+    return sum(f.code == "FSDP103" and "in forward" in f.message for f in findings)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "self.scale.data.copy_(1 / x.std(0))",
+        "self.codes[0] = x[0]",
+        "self.codes.data[0] = x[0]",
+        "self.scale.data = self.scale.data * 0.9",
+        "self.scale.detach().mul_(0.9)",
+        "self.scale += 1",
+        "nn.init.ones_(self.scale)",
+    ],
+)
+def test_each_write_is_found_in_each_form(write: str, tmp_path: Path) -> None:
+    for form in ("auto", "torch", "bridge"):
+        assert found(tmp_path, form=form, forward=write) == 1
+        assert found(tmp_path, form=form, start=write) == 1
+    assert found(tmp_path, other=write) == 0
+    assert found(tmp_path, "FULL_SHARD", forward=write) == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "self.mean.mul_(0.9)",
+        "x = x + self.codes[0]",
+        "x = self.scale.data * x",
+        "x.add_(self.scale)",
+    ],
+)
+def test_reads_and_buffers_are_safe(line: str, tmp_path: Path) -> None:
+    assert found(tmp_path, forward=line) == 0
