@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Iterator
 
 from fsdp_migrate.codemods.context import Context, are_of_torch, shortened
 from fsdp_migrate.codemods.edit.imports import ImportChange, module_of
+from fsdp_migrate.codemods.edit.taken_away import drop_statement
 from fsdp_migrate.codemods.rule import Found, Import, Rule
-from fsdp_migrate.facts.file import root_of
+from fsdp_migrate.facts.file import last_name, root_of
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
-from fsdp_migrate.facts.scopes import Imported, Scope
+from fsdp_migrate.facts.scopes import Defined, Imported, Scope, Variable
 from fsdp_migrate.findings import Action
 
 _OF_CONTEXTS = ("functools", "contextlib", "fsdp_migrate")
@@ -92,7 +93,10 @@ def _beside(
     if top in sys.stdlib_module_names:
         known = sys.stdlib_module_names - {"__future__"}
         standard = [node for node in head if module_of(node).split(".")[0] in known]
-        return next(reversed(standard), None)  # without one it stands in front of all others
+        above = [n for n in standard if isinstance(n, ast.Import) or module_of(n) < need.module]
+        return next(
+            reversed(above or standard), None
+        )  # without one it stands in front of all others
     near = [node for node in head if isinstance(node, ast.ImportFrom) == bool(need.name)]
     of_package = [node for node in near if module_of(node).split(".")[0] in ("torch", top)]
     if not need.name and not of_package:  # in front of what is imported from its modules
@@ -162,9 +166,11 @@ def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.s
 
 
 def removal(context: Context, rule: Rule, statement: ast.stmt, why: str) -> Found:
-    """The finding that takes a statement away."""
-    made = lambda: [context.remove(statement)], (), (statement,)
+    """The finding that takes a statement away, with the comments that speak of it."""
+    made = lambda: [drop_statement(context.file, statement)], (), (statement,)
     source = shortened(context.source(statement))
+    if isinstance(statement, ast.FunctionDef):
+        source = f"def {statement.name}"
     return Found(rule, statement, Action.REWRITE, f"Removed: {why}.", source, *made)
 
 
@@ -177,6 +183,7 @@ def spent(
         written: the names that the new code reads.
     """
     nodes = {node for each in gone for node in ast.walk(each)}
+    unused = {node for each in gone if _is_unused(context, each) for node in ast.walk(each)}
     names = [node for node in nodes if isinstance(node, ast.Name) and node.id not in written]
     found: dict[ast.stmt, None] = {}
     while names:
@@ -184,10 +191,16 @@ def spent(
         variable = context.file.variable(name)
         if variable is None or not all(read in nodes for read in context.file.reads(name)):
             continue
+        if (function := _own_function(context, variable)) is not None:
+            found[function] = None
+            continue
         if len(variable.assigned) != len(variable.bindings):
             continue
         statements = [context.removable(each) for each in variable.assigned]
-        pure = all(is_pure(context, each.value) for each in variable.assigned)
+        values = [each.value for each in variable.assigned]
+        pure = all(is_pure(context, value) for value in values)
+        if name in unused:
+            pure = not any(may_change(value) for value in values)
         if pure and None not in statements:
             for each in variable.assigned:
                 found[context.file.statement(each.target)] = None
@@ -199,11 +212,45 @@ def spent(
     return list(found)
 
 
+def _own_function(context: Context, variable: Variable) -> ast.FunctionDef | None:
+    """The function that a name means, if it is for its own file alone: `_name` at the top, or inside of another function."""
+    match variable.bindings:
+        case [Defined(node=ast.FunctionDef(decorator_list=[]) as function)]:
+            is_inside = context.file.function(function) is not None
+            is_private = function.name.startswith("_") and not context.is_for_others(function.name)
+            is_method = isinstance(context.file.parents[function], ast.ClassDef)
+            if (is_inside or is_private) and not is_method and context.is_alone(function):
+                return function
+    return None
+
+
+# Arguments of FSDP1's constructor that mean nothing under FSDP2, whatever their values.
+WITHOUT_EFFECT = ("backward_prefetch", "limit_all_gathers", "use_orig_params")
+# What an expression may do beside giving a value, and the calls that change something.
+BINDING = (ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
+_CHANGING = ("pop", "popitem", "setdefault", "next", "append", "update", "broadcast", "all_reduce")
+
+
+def _is_unused(context: Context, node: ast.AST) -> bool:
+    """Whether a node is the value of an argument that means nothing under FSDP2."""
+    keyword = context.file.parents.get(node)
+    return isinstance(keyword, ast.keyword) and keyword.arg in WITHOUT_EFFECT
+
+
+def may_change(value: ast.expr) -> bool:
+    """Whether an expression whose value nothing needs must run all the same: it binds, waits, or changes something."""
+    return any(
+        isinstance(node, BINDING)
+        or (isinstance(node, ast.Call) and last_name(node.func) in _CHANGING)
+        for node in ast.walk(value)
+    )
+
+
 def is_pure(context: Context, value: ast.AST) -> bool:
     """Whether an expression only gives a value: calls of options, policies and devices, no assignment and no `await`."""
     if isinstance(value, ast.Lambda):
         return True
-    if isinstance(value, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom):
+    if isinstance(value, BINDING):
         return False
     if isinstance(value, ast.Call) and not _only_makes(context, value.func):
         return False
@@ -217,6 +264,11 @@ def _only_makes(context: Context, function: ast.expr) -> bool:
     if dotted:
         return dotted <= {"functools.partial", "torch.device", "torch.cuda.current_device"}
     name = getattr(function, "id", "")
-    return name in {"set", "tuple", "list", "int"} and not context.program.definition(
-        function, context.file
-    )
+    return name in {
+        "bool",
+        "dict",
+        "int",
+        "list",
+        "set",
+        "tuple",
+    } and not context.program.definition(function, context.file)

@@ -6,9 +6,11 @@
   (which modules are units), `precision` and `devices` (where the model is, and what it holds) have the longer ones.
 - `conditions`: when a strategy is one of some members, in the shape of the expression that chooses it. `options`: the
   `MixedPrecision` objects of a run that are rewritten where they are made.
-- `code`: what the rows add to. `layout`: where it stands. `root`: whether the root frees its parameters after forward, which
-  asks `without_gradients`. `meta`: whether this call's model is on the meta device.
+- `policies`: whether a policy counts parameters. `empties`: a `param_init_fn` that only gives memory.
+- `code`: what the rows add to. `layout`: where it stands, `remarks`: its comments.
+- `root`: whether the root frees its parameters after forward, which asks `without_gradients`. `meta`: whether this call's model
+  is on the meta device.
 - `form`: what becomes of a call, and what is reported of it. `outcome`: that in one object. `by_units`: calls whose arguments
-  only a run knows. `silent`: what would change without an error if there were no
-  wrapper, found by a search by name. `assumptions`: what the torch form relies on.
+  only a run knows. `silent`: what would change without an error if there were no wrapper, found by a search by
+  name. `assumptions`: what the torch form relies on.
 """

@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import TORCH
 
-_NAME = re.compile(r"[^\W\d]\w*")
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*")  # no attribute
 # What stands above `with like_fsdp1(model):`.
 KEEPS = "# Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go"
 
@@ -33,6 +33,7 @@ class Code:
         ignored: the name of the set of modules that are no units.
         whole: the condition that every rank of a group keeps whole parameters.
         hybrid: the condition that there is a pair of groups.
+        offloaded: the condition that parameters are offloaded.
         note: a comment at the root.
         fill: statements that fill what is on the meta device.
         last: statements that load values into the sharded model.
@@ -56,6 +57,7 @@ class Code:
     ignored: str = ""
     whole: Condition = False
     hybrid: Condition = False
+    offloaded: Condition = False
     note: str = ""
     fill: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)
@@ -68,11 +70,15 @@ class Code:
         self.imports.append(Import(module, name, construction.call.func))
 
     @property
+    def blocks(self) -> tuple[list[str], ...]:
+        """The statements around the sharding, in their order."""
+        return self.above, self.before, self.fill, self.last, self.below
+
+    @property
     def text(self) -> str:
         """All that the code reads, as source."""
         given = (*self.shared.values(), *self.child.values(), *self.root.values())
-        blocks = (self.above, self.before, self.loop, self.fill, self.last, self.below)
-        lines = (line for block in blocks for line in block)
+        lines = (line for block in (*self.blocks, self.loop) for line in block)
         return " ".join((*given, *lines, *self.like_fsdp1))
 
     @property
@@ -87,8 +93,7 @@ class Code:
         Raises:
             AtRunTime: if there is more than that one call.
         """
-        blocks = (self.above, self.before, self.loop, self.fill, self.last, self.below)
-        if any(blocks) or self.note:
+        if any(self.blocks) or self.loop or self.note:
             raise AtRunTime
         return _arguments(self.root) + _arguments(self.shared)
 
@@ -96,15 +101,20 @@ class Code:
         """The statements that shard the model, and what is around them."""
         context, call = construction.context, construction.call
         lines = [*self.above, *self.before]
-        mesh = self.shared.get("mesh", "")
+        given = dict(self.shared)
+        mesh = given.get("mesh", "")
         if self.loop and "(" in mesh:  # one for all units
-            self.shared["mesh"] = context.local("mesh", call)
-            lines.insert(len(self.above), f"{self.shared['mesh']} = {mesh}")
-        shared = _arguments(self.shared)
-        if len(self.shared) > 1 and self.loop:
+            given["mesh"] = context.local("mesh", call)
+            lines.insert(len(self.above), f"{given['mesh']} = {mesh}")
+        shared = _arguments(given)
+        if len(given) > 1 and self.loop:
+            policy = given.get("offload_policy", "")
+            if " if " in policy:
+                given["offload_policy"] = context.local("offload_policy", call)
+                lines.append(f"{given['offload_policy']} = {policy}")
             name = context.local("fsdp_kwargs", call)
             name = "fsdp_options" if name != "fsdp_kwargs" else name
-            entries = ", ".join(f'"{key}": {value}' for key, value in self.shared.items())
+            entries = ", ".join(f'"{key}": {value}' for key, value in given.items())
             lines.append(f"{name} = {{{entries}}}")
             shared = f", **{name}"
         sharding = self._loop(shared)

@@ -147,6 +147,11 @@ class Construction:
         """Whether an expression is certainly None."""
         return self.constant(value) is None
 
+    def can_be_none(self, value: ast.expr) -> bool:
+        """Whether one of the expressions that can make a value is None."""
+        ends = [end.node for end in self.flow(value).ends]
+        return any(isinstance(each, ast.Constant) and each.value is None for each in ends)
+
     def constant(self, value: ast.expr) -> object:
         """The value of an expression that is a literal, directly or behind a name; `...` for any other."""
         made = self.context.value(value)

@@ -7,8 +7,9 @@ device as it is: that is filled afterwards.
 import ast
 import re
 
+from fsdp_migrate.codemods.constructor import empties
 from fsdp_migrate.codemods.constructor.code import Code
-from fsdp_migrate.codemods.constructor.conditions import grouped
+from fsdp_migrate.codemods.constructor.conditions import Condition, grouped
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.meta import is_on_meta
 from fsdp_migrate.codemods.rule import Import, Rule
@@ -189,6 +190,7 @@ def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
         f"set_model_state_dict({model}, {state}, "
         "options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))",
         f"for {buffer} in {model}.buffers():",
+        *_back_to_device(construction, buffer, code),
         f"    {dist}.broadcast({buffer}, src=0)",
     ]
     code.last = [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
@@ -209,6 +211,10 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
         if value.orelse.value is None:
             function, test = construction.text(value.body), construction.text(value.test)
     shown = value.body if test and isinstance(value, ast.IfExp) else value
+    emptying = empties.of(construction, shown, test)
+    if emptying is not None and emptying.is_overwritten(construction):
+        code.fill = _empty_at_once(construction, emptying, code)
+        return "becomes one to_empty behind the sharding, which rank 0's values fill"
     if isinstance(shown, ast.Lambda) and len(shown.args.args) == 1:
         body = _body(construction, shown, module)
     else:
@@ -216,17 +222,60 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
         if not test and any(isinstance(e.node, ast.Constant) for e in flow.ends):
             test = f"{function} is not None"
         body = [f"{function}({module})"]
-    lines = [
-        f"for {module} in {code.model}.modules():",
-        f"    own = [*{module}.parameters(recurse=False), *{module}.buffers(recurse=False)]",
-        "    if any(tensor.is_meta for tensor in own):",
-        *(f"        {line}" for line in body),
-    ]
+    lines = _each_on_meta(code.model, module, body)
     code.fill = [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
+    code.fill += _offloaded(construction, code, [f"{code.model}.cpu()"])
     return (
         "Now called after sharding, for each module on the meta device, so it sees DTensors. "
         "Random initial values differ from those under FSDP1."
     )
+
+
+def _each_on_meta(model: str, module: str, body: list[str]) -> list[str]:
+    """Statements for each module that has a tensor of its own on the meta device."""
+    return [
+        f"for {module} in {model}.modules():",
+        f"    own = [*{module}.parameters(recurse=False), *{module}.buffers(recurse=False)]",
+        "    if any(tensor.is_meta for tensor in own):",
+        *(f"        {line}" for line in body),
+    ]
+
+
+def _empty_at_once(construction: Construction, emptying: empties.Emptying, code: Code) -> list[str]:
+    """Memory for the whole model: its values come from rank 0."""
+    test = emptying.test or f"next({code.model}.parameters()).is_meta"
+    if emptying.function and not emptying.device and code.offloaded is False:
+        return [f"if {test}:", f"    {code.model}.apply({emptying.function})"]
+    device = emptying.device or device_type(construction, code)
+    made = f"{code.model}.to_empty(device={_where(device, code.offloaded)})"
+    return [f"if {test}:", f"    {made}"]
+
+
+def _where(device: str, offloaded: Condition) -> str:
+    """Where parameters get their memory: FSDP2 takes those that it offloads from the CPU alone."""
+    if offloaded is False:
+        return device
+    return '"cpu"' if offloaded is True else f'"cpu" if {offloaded} else {device}'
+
+
+def _back_to_device(construction: Construction, buffer: str, code: Code) -> list[str]:
+    """The line that moves a buffer off the CPU, where it got memory beside parameters that are offloaded."""
+    if code.offloaded is False:
+        return []
+    device = device_type(construction, code)
+    return ["    # FSDP2 offloads parameters alone", f"    {buffer}.data = {buffer}.to({device})"]
+
+
+def _offloaded(construction: Construction, code: Code, lines: list[str]) -> list[str]:
+    """What is done where parameters are offloaded: buffers are not."""
+    if code.offloaded is False:
+        return []
+    buffer = construction.context.local("buffer", construction.call)
+    back = _back_to_device(construction, buffer, code)
+    lines = [*lines, f"for {buffer} in {code.model}.buffers():", *back]
+    if code.offloaded is True:
+        return lines
+    return [f"if {code.offloaded}:", *(f"    {line}" for line in lines)]
 
 
 def _body(construction: Construction, function: ast.Lambda, module: str) -> list[str]:
@@ -260,19 +309,11 @@ def of_parameter(
 
 def empty(construction: Construction, code: Code) -> None:
     """A model that the file puts on the meta device, which FSDP1 filled by `reset_parameters`."""
-    context, call = construction.context, construction.call
-    module = context.local("module", call)
     sync = construction.value("sync_module_states")
-    if sync is not None and construction.constant(sync) is True:  # its values come from rank 0
-        code.fill = [
-            f"if next({code.model}.parameters()).is_meta:",
-            f"    {code.model}.to_empty(device={device_type(construction, code)})",
-        ]
+    if sync is not None and construction.constant(sync) is True:
+        code.fill = _empty_at_once(construction, empties.Emptying(), code)
         return
-    code.fill = [
-        f"for {module} in {code.model}.modules():",
-        f"    own = [*{module}.parameters(recurse=False), *{module}.buffers(recurse=False)]",
-        "    if any(tensor.is_meta for tensor in own):",
-        f"        {module}.to_empty(device={device_type(construction, code)}, recurse=False)",
-        f"        {module}.reset_parameters()",
-    ]
+    module = construction.context.local("module", construction.call)
+    device = _where(device_type(construction, code), code.offloaded)
+    body = [f"{module}.to_empty(device={device}, recurse=False)", f"{module}.reset_parameters()"]
+    code.fill = _each_on_meta(code.model, module, body) + _offloaded(construction, code, [])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.facts.file import File, given, last_name
-from fsdp_migrate.facts.program import Definition, Program
-from fsdp_migrate.facts.scopes import Assigned, Binding, Imported, Parameter
+from fsdp_migrate.facts.program import Definition, Inner, Program
+from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Parameter
 from fsdp_migrate.facts.values import Value, value_of, within
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -21,7 +21,7 @@ class Flow:
     """The expressions that can give an expression its value, and what carries it from there.
 
     Attributes:
-        ends: those that are followed no further: constants, calls of classes, members of FSDP1's enums.
+        ends: those that are followed no further: constants, calls of classes, members of FSDP1's enums, functions.
         unknown: whether there are others, which the files do not show.
         passed: the names, attributes and calls that were followed.
         carriers: of these, one for each variable, attribute and function that hands the value on.
@@ -98,6 +98,8 @@ class _Search:
 
     def name(self, file: File, node: ast.Name, path: Path) -> None:
         bindings = file.bindings(node)
+        if not bindings and self.by_star(file, node, path):
+            return
         if not bindings or self.program.fsdp1(node, file):
             self.end(file, node, path)
             return
@@ -106,7 +108,7 @@ class _Search:
         for binding in bindings:
             self.binding(file, node, binding, path)
 
-    def binding(self, file: File, node: ast.Name, binding: Binding, path: Path) -> None:
+    def binding(self, file: File, node: ast.expr, binding: Binding, path: Path) -> None:
         match binding:
             case Assigned(value=ast.expr() as value):
                 element, is_it = within(value, (*binding.path, *path))
@@ -119,14 +121,37 @@ class _Search:
             case Parameter():
                 self.parameter(file, binding)
             case Imported(member=str() as member):
-                homes = list(self.homes(self.program.find(binding.module, file), member))
-                for home in homes:
-                    for other in home.scope.bindings[member]:
-                        self.binding(home, node, other, path)
-                if not homes:
-                    self.end(file, node, path)
+                self.imported(file, node, binding.module, member, path)
+            case Defined(node=ast.FunctionDef()):  # a function as a value
+                self.end(file, node, path)
             case _:
                 self.flow.unknown = True
+
+    def by_star(self, file: File, node: ast.Name, path: Path) -> bool:
+        """Follows a name that `from module import *` gives; returns whether one does."""
+        homes: list[File] = []
+        for module, _ in file.stars:
+            homes += self.homes(self.program.find(module, file), node.id)
+        self.in_homes(file, node, node.id, homes, path)
+        return bool(homes)
+
+    def in_homes(
+        self, file: File, node: ast.expr, name: str, homes: Iterable[File], path: Path
+    ) -> None:
+        """Follows a name in the files that bind it."""
+        for home in homes:
+            self.flow.passed.add(node)
+            self.flow.carriers.append(Value(node, file))
+            for other in home.scope.bindings[name]:
+                here = file if isinstance(other, Defined) else home
+                self.binding(here, node, other, path)
+
+    def imported(self, file: File, node: ast.expr, module: str, member: str, path: Path) -> None:
+        """What a name means in the file that it is imported from."""
+        homes = list(self.homes(self.program.find(module, file), member))
+        self.in_homes(file, node, member, homes, path)
+        if not homes:
+            self.end(file, node, path)
 
     def homes(self, file: File | None, name: str) -> Iterator[File]:
         """The file that binds a name, behind its `from module import *`."""
@@ -180,8 +205,12 @@ class _Search:
                 self.add(file, value, path=path)
             self.flow.unknown |= not stores
             return
+        modules = [m.file for m in self.program.meanings(owner, file) if isinstance(m, Inner)]
+        homes = [home for module in modules for home in self.homes(module, node.attr)]
         made = value_of(self.program, file, node)
-        if made is not None and made.node is not node:
+        if homes:
+            self.in_homes(file, node, node.attr, homes, path)
+        elif made is not None and made.node is not node:
             self.flow.passed.add(node)
             self.flow.carriers.append(Value(node, file))
             self.add(made.file, made.node, path=path)
@@ -304,7 +333,9 @@ def is_read_elsewhere(program: Program, carrier: Value, passed: set[ast.AST]) ->
         case ast.Name():
             uses = [(file, read) for read in file.reads(node)]
             variable = file.variable(node)
-            if variable is not None and variable.scope is file.scope:
+            if variable is None:  # `from module import *` gives it
+                uses += _named(program, node.id, file)
+            elif variable.scope is file.scope:
                 if any(isinstance(each, Imported) for each in variable.bindings):
                     uses += _uses_of_imported(program, file, node)
                 elif program.reach.is_read(file, node.id):
@@ -316,6 +347,8 @@ def is_read_elsewhere(program: Program, carrier: Value, passed: set[ast.AST]) ->
                 for use in other.attributes.get(node.attr, ())
                 if isinstance(use.ctx, ast.Load)
             ]
+            if any(isinstance(each, Inner) for each in program.meanings(node.value, file)):
+                uses += _named(program, node.attr)
         case ast.Call():
             uses = list(program.calls(last_name(node.func)))
         case _:
@@ -333,7 +366,7 @@ def _uses_of_imported(program: Program, file: File, node: ast.Name) -> list[tupl
     return uses
 
 
-def _named(program: Program, name: str, but: File) -> list[tuple[File, ast.expr]]:
+def _named(program: Program, name: str, but: File | None = None) -> list[tuple[File, ast.expr]]:
     """The reads of a name in the other files, whatever it means there."""
     return [
         (file, read)

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from textwrap import indent
@@ -14,11 +13,10 @@ from fsdp_migrate.codemods.constructor.construction import (
     ENABLE_WRAP,
     FORMER_NAMES,
     PARTIAL,
-    SIGNATURE,
     Construction,
 )
+from fsdp_migrate.codemods.constructor.remarks import remarks
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.edit.text import (
     Refused,
     comments,
@@ -159,7 +157,8 @@ def in_place(construction: Construction, code: Code, place: Place) -> list[Edit]
         lines += ["else:", f"    {place.otherwise}"] if place.otherwise else []
     else:
         lines = _flat(place, lines)
-    kept, gone = remarks(construction, "\n".join(lines), place)
+    whole = construction.call if place.call is not None else place.statement
+    kept, gone = remarks(construction, "\n".join(lines), whole)
     text = "\n".join([*kept, *lines])
     if place.call is None:
         return [context.replace_statement(place.statement, text)._replace(lost=gone)]
@@ -175,65 +174,13 @@ def _flat(place: Place, lines: list[str]) -> list[str]:
     return [*first, *lines, *last]
 
 
-def remarks(
-    construction: Construction, after: str, place: Place | None
-) -> tuple[list[str], tuple[str, ...]]:
-    """The comments in a call that stand above the new code, and those that go with the argument that they speak of.
-
-    Args:
-        after: the new code, with the comments of what stays.
-    """
-    context, call = construction.context, construction.call
-    whole = call if place is None or place.call is not None else place.statement
-    start, end = context.file.span(whole)
-    every = comments(context.file.text[start:end])
-    if not every:
-        return [], ()
-    left = Counter(every) - Counter(comments(after))
-    going = [argument for argument in construction.arguments if _goes(construction, argument)]
-    kept, gone = [], []
-    for comment in every:
-        if not left[comment]:
-            continue
-        left[comment] -= 1
-        if _is_about_call(comment) or any(_speaks_of(comment, each.name) for each in going):
-            gone.append(comment)
-        else:
-            kept.append(comment)
-    return kept, tuple(gone)
-
-
-_DIRECTIVE = re.compile(r"#\s*(noqa|type:|pyright:|mypy:|pylint:|pyre-|fmt:)", re.IGNORECASE)
-_OUT = re.compile(r"#\s*(\w+)\s*=\s*\S")
-_SILENT = ("backward_prefetch", "limit_all_gathers", "use_orig_params")
-
-
-def _goes(construction: Construction, argument: Argument) -> bool:
-    """Whether nothing of an argument is left under FSDP2."""
-    constant = construction.constant(argument.value)
-    return argument.name in _SILENT or constant is None or constant is False
-
-
-def _is_about_call(comment: str) -> bool:
-    """Whether a comment speaks to a tool about FSDP1's call, or is one of its arguments that somebody took out."""
-    out = _OUT.match(comment)
-    return bool(_DIRECTIVE.match(comment)) or (
-        out is not None and out[1] in (*SIGNATURE, *FORMER_NAMES)
-    )
-
-
-def _speaks_of(comment: str, name: str) -> bool:
-    words = [word for word in name.split("_") if len(word) > 3]
-    return any(word in comment.lower() for word in words)
-
-
 def in_function(construction: Construction, code: Code, name: str) -> list[Edit]:
     """The edits that put a function above the statement, and its name in the place of the class."""
     context, call = construction.context, construction.call
     statement = context.file.statement(call)
     anchor = _anchor(context, statement)
     lines = code.lines(construction)
-    kept, gone = remarks(construction, "\n".join(lines), None)
+    kept, gone = remarks(construction, "\n".join(lines), call)
     body = "\n".join([*kept, *lines, f"return {code.model}"])
     doc = '"""Shards a model in place, and returns it."""'
     text = f"def {name}({code.model}):\n{indent(doc, '    ')}\n{indent(body, '    ')}"
@@ -395,10 +342,6 @@ def above_of(context: Context, node: ast.AST) -> ast.stmt:
 def defined_above(context: Context, statement: ast.stmt, code: str) -> Edit:
     """A function above a statement of a file's top, with two blank lines around it."""
     edit, file = context.insert_above(statement, code), context.file
-    decorators = getattr(statement, "decorator_list", [])
-    if decorators:
-        start = file.lines(decorators[0])[0]
-        edit = edit._replace(start=start, end=start)
     line = edit.text[len(edit.text.rstrip("\r\n")) :] or "\n"
     first = "\r\n" if file.text[: edit.start].endswith("\r") else line  # "\r" and "\n" would be one
     above = NEWLINE.sub("\n", file.text[: edit.start])

@@ -212,9 +212,6 @@ def _cast_buffers(construction: Construction, dtype: str, code: Code) -> None:
     if " and " in dtype:
         lines.append(f"if {dtype}:")
         indent, dtype = "    ", dtype.partition(" and ")[2]
-    elif dtype.endswith((".param_dtype", ".reduce_dtype")):
-        lines.append(f"if {dtype} is not None:")
-        indent = "    "
     cast = [
         f"for {buffer} in {code.model}.buffers():",
         f"    if {buffer}.is_floating_point():",

@@ -19,11 +19,13 @@ from fsdp_migrate.codemods.constructor.construction import (
 )
 from fsdp_migrate.codemods.constructor.meta import is_on_meta
 from fsdp_migrate.codemods.constructor.options import Rewritten
+from fsdp_migrate.codemods.constructor.remarks import Beside
 from fsdp_migrate.codemods.constructor.silent import hits
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
+from fsdp_migrate.codemods.imports import BINDING, may_change
 from fsdp_migrate.codemods.rule import Rule
-from fsdp_migrate.facts.file import last_name, values_given
+from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.program import Program
 
 CPU_OFFLOAD = Rule("FSDP201", "cpu-offload")
@@ -102,7 +104,9 @@ def _written(construction: Construction, code: Code, names: tuple[str, ...]) -> 
         is_default = construction.is_none(argument.value) and name != "backward_prefetch"
         try:
             row = ROWS[name]
+            beside = Beside(construction, argument, code)
             said = "" if is_default else row.write(construction, argument.value, code)
+            beside.put()
             code.said[name] = said or row.say(construction, argument)[1]
         except AtRunTime:
             raise AtRunTime(f"the value of `{name}` is computed at run time") from None
@@ -159,18 +163,12 @@ def _leave_attributes(construction: Construction, code: Code) -> None:
             )
 
 
-# What changes something beside giving a value.
-_CHANGING = ("pop", "popitem", "setdefault", "next", "append", "update", "broadcast", "all_reduce")
-
-
 def _no_effect(construction: Construction, value: ast.expr, code: Code) -> str:
     """An argument that means nothing under FSDP2, whatever its value."""
-    for node in ast.walk(value):
-        if isinstance(node, ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom):
-            raise AtRunTime
-        if isinstance(node, ast.Call) and last_name(node.func) in _CHANGING:
-            code.above.append(construction.text(value))
-            break
+    if any(isinstance(node, BINDING) for node in ast.walk(value)):
+        raise AtRunTime
+    if may_change(value):
+        code.above.append(construction.text(value))
     return ""
 
 
@@ -192,7 +190,7 @@ def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, 
 
 
 def _cpu_offload(construction: Construction, value: ast.expr, code: Code) -> str:
-    condition = _offloaded(construction, value, code)
+    condition = code.offloaded = _offloaded(construction, value, code)
     if condition is False:
         return _NOT_OFFLOADED
     code.use(construction, "CPUOffloadPolicy")
@@ -387,8 +385,6 @@ ROWS = {
         _no_effect, USE_ORIG_PARAMS, "Has no effect: FSDP2 always keeps the original parameters."
     ),
 }
-# Those that `units` need not be given.
-WITHOUT_EFFECT = ("backward_prefetch", "limit_all_gathers", "use_orig_params")
 RULES = (
     *(*sharding.RULES, *wrapping.RULES, *precision.RULES, *devices.RULES),
     *(CPU_OFFLOAD, BACKWARD_PREFETCH, FORWARD_PREFETCH, LIMIT, USE_ORIG_PARAMS, IGNORED),

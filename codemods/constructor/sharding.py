@@ -76,7 +76,7 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
         code.whole, code.hybrid = whole, hybrid
         mesh = "" if whole is False else _WHOLE.format("group_size")
     else:
-        mesh = _mesh(construction, hybrid, whole, code)
+        mesh = _mesh(construction, choice, hybrid, whole, code)
     if choice.enum in " ".join((*code.child.values(), *code.root.values(), *code.above)):
         home = RUNTIME if construction.like_fsdp1 else TORCH
         code.imports.append(Import(home, "ShardingStrategy", construction.call.func))
@@ -96,14 +96,7 @@ def _message(construction: Construction, keeps: Condition, mesh: str) -> str:
 def _choice(construction: Construction, value: ast.expr, code: Code) -> Choice:
     """The strategy, by a name where it is compared and made by a call."""
     context, call = construction.context, construction.call
-    enum = next(
-        (
-            context.source(node)
-            for node, name in context.references.items()
-            if name == "ShardingStrategy" and construction.is_same(node)
-        ),
-        "ShardingStrategy",
-    )
+    enum = _enum(construction)
     source = construction.text(value)
     choice = Choice(construction, value, enum, source)
     conditions = [choice.is_among(each) for each in (_KEEPING, _HYBRID, ("NO_SHARD",))]
@@ -113,6 +106,17 @@ def _choice(construction: Construction, value: ast.expr, code: Code) -> Choice:
         code.above.append(f"{name} = {source}")
         return Choice(construction, value, enum, name)
     return choice
+
+
+def _enum(construction: Construction) -> str:
+    """How the code names torch's enum: by the file's own name for it, but by no path through torch's modules."""
+    context = construction.context
+    named = [
+        context.source(node)
+        for node, name in context.references.items()
+        if name == "ShardingStrategy" and construction.is_same(node)
+    ]
+    return next((each for each in named if not each.startswith("torch.")), "ShardingStrategy")
 
 
 def _free_after_forward(construction: Construction, keeps: Condition, code: Code) -> None:
@@ -135,25 +139,21 @@ def _free_after_forward(construction: Construction, keeps: Condition, code: Code
     arguments["reshard_after_forward"] = frees
 
 
-def _mesh(construction: Construction, hybrid: Condition, whole: Condition, code: Code) -> str:
+def _mesh(
+    construction: Construction, choice: Choice, hybrid: Condition, whole: Condition, code: Code
+) -> str:
     """A mesh of all ranks, where the strategy is, or can be, another than to shard over all of them."""
     if hybrid is False and whole is False:
         return ""
     context, call = construction.context, construction.call
-    world = f"{distributed(construction, code)}.get_world_size()"
     device = device_type(construction, code)
-    per_node = context.local("per_node", call)
     mesh = context.local("mesh", call)
-    pairs = [
-        f"{per_node} = torch.cuda.device_count()",
-        f"{mesh} = init_device_mesh({device}, ({world} // {per_node}, {per_node}), {_DIMS})",
-    ]
-    alone = [f"{mesh} = init_device_mesh({device}, ({world}, 1), {_DIMS})"]
+    lines = _mesh_of_all(construction, hybrid, whole, f"{mesh} = init_device_mesh({device}", code)
     code.imports.append(Import(_DEVICE_MESH, "init_device_mesh"))
-    if hybrid is not False:
-        code.imports.append(Import("torch", ""))
-    branches = [(hybrid, pairs), (whole, alone)]
-    code.above += _branches(f"{mesh} = None", branches)
+    condition = choice.is_among((*_HYBRID, "NO_SHARD"))
+    if condition is not True:
+        lines = [f"{mesh} = None", f"if {condition}:", *(f"    {line}" for line in lines)]
+    code.above += lines
     code.shared["mesh"] = mesh
     texts = []
     if hybrid is not False:
@@ -161,6 +161,23 @@ def _mesh(construction: Construction, hybrid: Condition, whole: Condition, code:
     if whole is not False:
         texts.append(_WHOLE.format("world_size"))
     return " ".join(texts)
+
+
+def _mesh_of_all(
+    construction: Construction, hybrid: Condition, whole: Condition, made: str, code: Code
+) -> list[str]:
+    """Statements that make a mesh of all ranks: those of a node shard, or each holds whole parameters."""
+    world = f"{distributed(construction, code)}.get_world_size()"
+    if hybrid is False:
+        return [f"{made}, ({world}, 1), {_DIMS})"]
+    code.imports.append(Import("torch", ""))
+    if hybrid is True or whole is False:
+        name = construction.context.local("per_node", construction.call)
+        lines = [f"{name} = torch.cuda.device_count()"]
+    else:
+        name = construction.context.local("shards", construction.call)
+        lines = [f"{name} = torch.cuda.device_count()", f"if {whole}:", f"    {name} = 1"]
+    return [*lines, f"{made}, ({world} // {name}, {name}), {_DIMS})"]
 
 
 def _branches(otherwise: str, branches: list[tuple[Condition, list[str]]]) -> list[str]:
@@ -182,8 +199,7 @@ def process_group(construction: Construction, value: ast.expr, code: Code) -> st
         return _pair_of_groups(construction, value, code)
     if isinstance(value, ast.Tuple):
         raise AtRunTime
-    flow = construction.flow(value)
-    can_be_none = any(_is_none(end.node) for end in flow.ends) or _is_parameter(construction, value)
+    can_be_none = construction.can_be_none(value) or _is_parameter(construction, value)
     device = device_type(construction, code)
     group = construction.text(value)
     code.imports.append(Import(_DEVICE_MESH, "DeviceMesh"))
@@ -206,7 +222,7 @@ def process_group(construction: Construction, value: ast.expr, code: Code) -> st
     if code.whole is not False and can_be_none:
         raise AtRunTime
     if can_be_none:
-        code.above.append(f"{made} if {group} is not None else None")
+        code.above += [f"{mesh} = None", f"if {group} is not None:", f"    {made}"]
     else:
         code.above += _branches(made, [(code.whole, replicated)])
         code.imports.append(Import("torch", ""))
@@ -266,6 +282,11 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
     ranks = f"{mesh}.mesh.view(-1, 1)"
     replicated = f"{mesh} = DeviceMesh({mesh}.device_type, {ranks}, {_DIMS})"
     code.above.append(f"{mesh} = {source}")
+    if construction.can_be_none(value):
+        device, dist = device_type(construction, code), distributed(construction, code)
+        code.imports.append(Import(_DEVICE_MESH, "init_device_mesh"))
+        all_ranks = f"{mesh} = init_device_mesh({device}, ({dist}.get_world_size(),))"
+        code.above += [f"if {mesh} is None:", f"    {all_ranks}"]
     if code.whole is True:
         code.above.append(replicated)
     else:

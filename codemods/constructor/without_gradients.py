@@ -34,8 +34,9 @@ class _Search:
         self.seen: set[ast.AST] = set()
 
     def file(self, file: File) -> bool:
-        named = (*file.attributes.items(), *file.loads.items())
-        nodes = [node for name, found in named if name in _NAMES for node in found]
+        nodes: list[ast.expr] = []
+        for name in _NAMES:
+            nodes += [*file.attributes.get(name, ()), *file.loads.get(name, ())]
         regions = [_region(file, node) for node in nodes]
         return any(region is None or self.region(file, region) for region in regions)
 

@@ -8,6 +8,7 @@ itself, as `torch.distributed.fsdp.wrap` documents its signature.
 import ast
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods.constructor import policies
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import chosen, grouped
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
@@ -15,7 +16,7 @@ from fsdp_migrate.codemods.constructor.devices import of_parameter
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
-from fsdp_migrate.facts.program import Definition, External
+from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.values import Value
 
 CLASS_POLICY = Rule("FSDP151", "class-policy")
@@ -231,44 +232,30 @@ def _asked(construction: Construction, value: ast.expr, code: Code) -> Units:
     if value not in context.file.parents and value not in construction.candidates:
         raise AtRunTime
     flow = construction.flow(value)
-    names = set()
-    for end in flow.ends:
-        node = end.node
-        if isinstance(node, ast.Call) and "functools.partial" in context.program.dotted(
-            node.func, end.file
-        ):
-            names.add(context.program.fsdp1(node.args[0], end.file) or "" if node.args else "")
-        elif isinstance(node, ast.Call):
-            names.add(context.program.fsdp1(node.func, end.file) or "")
-        elif isinstance(node, ast.Constant):
-            names.add("None")
-        else:
-            names.add(context.program.fsdp1(node, end.file) or "")
-    if "CustomPolicy" in names:
+    if any(_is_custom(context.program, end) for end in flow.ends):
         raise AtRunTime
     source = construction.text(value)
     if not all(part.isidentifier() for part in source.split(".")):
         name = context.local("auto_wrap_policy", call)
         code.above.append(f"{name} = {source}")
         source = name
-    can_count = flow.unknown or any(
-        "size_based" in name or name in ("", "_or_policy") for name in names
-    )
-    counted = "numel" if can_count and _sizes(context) else "0"
+    counts = _sizes(context) and policies.can_count(context.program, flow)
+    counted = "numel" if counts else "0"
     asked = f"{source}(module={code.unit}, recurse=False, nonwrapped_numel={counted})"
-    can_be_none = "None" in names or _has_none(construction, value)
+    can_be_none = construction.can_be_none(value)
     condition = f"{source} is not None and {asked}" if can_be_none else asked
-    return Units(condition, counts=counted == "numel")
+    return Units(condition, counts=counts)
+
+
+def _is_custom(program: Program, end: Value) -> bool:
+    """Whether a policy is a `CustomPolicy`, which gives units arguments of their own."""
+    call = end.node
+    return isinstance(call, ast.Call) and program.fsdp1(call.func, end.file) == "CustomPolicy"
 
 
 def _sizes(context: Context) -> bool:
     """Whether a policy that goes by size is named, or made, in the program at all."""
     return context.program.has(r"size_based|nonwrapped_numel|min_num_params")
-
-
-def _has_none(construction: Construction, value: ast.expr) -> bool:
-    flow = construction.flow(value)
-    return any(isinstance(e.node, ast.Constant) and e.node.value is None for e in flow.ends)
 
 
 def _classes(construction: Construction, value: ast.expr, code: Code) -> Units | None:

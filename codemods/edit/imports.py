@@ -74,6 +74,7 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
     """
     asked = {change.node: change for change in changes}
     edits, done = list[Edit](), set[ast.stmt]()
+    gone: dict[ast.stmt, Edit] = {}
     for node, change in asked.items():
         if not is_alone(file, node):
             edits += _among_others(file, change, limit)
@@ -87,8 +88,17 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
             text = "".join(text for _, text in lines)
             text += _pass_in_empty(file, block, text)
             text = text if file.text[:stop].endswith(("\n", "\r")) else text.rstrip("\r\n")
-            removed = (remove_statement(file, each) for each in block)
-            edits += [Edit(first, stop, text)] if lines else removed
+            if lines:
+                edits.append(Edit(first, stop, text))
+            else:
+                gone |= {each: remove_statement(file, each) for each in block}
+    for statement, edit in gone.items():
+        suite = file.block(statement)
+        is_inner = len(suite) > 1 and not isinstance(file.parents[statement], ast.Module)
+        if is_inner and statement is suite[-1] and gone.keys() >= {*suite}:
+            passed = f"{indentation(file, statement)}pass{newline(file)}"
+            edit = edit._replace(text=edit.text + passed)
+        edits.append(edit)
     return edits
 
 

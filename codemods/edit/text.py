@@ -118,8 +118,9 @@ def line_start(file: File, statement: ast.stmt) -> int:
 
 
 def insert_above(file: File, statement: ast.stmt, code: str, line_length: int | None = 88) -> Edit:
-    """New statements on lines of their own, above a statement that has its lines to itself."""
-    start, _ = file.lines(statement)
+    """New statements on lines of their own, above a statement that has its lines to itself, and above its decorators."""
+    decorators = getattr(statement, "decorator_list", [])
+    start, _ = file.lines(decorators[0] if decorators else statement)
     return Edit(start, start, _laid_out(file, statement, code, line_length))
 
 

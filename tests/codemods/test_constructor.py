@@ -398,17 +398,13 @@ model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strateg
 ---
 reshard_after_forward = kind not in ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 mesh = None
-if kind in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"):
-    per_node = torch.cuda.device_count()
+if kind in ("NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"):
+    shards = torch.cuda.device_count()
+    if kind == "NO_SHARD":
+        shards = 1
     mesh = init_device_mesh(
         "cuda",
-        (torch.distributed.get_world_size() // per_node, per_node),
-        mesh_dim_names=("replicate", "shard"),
-    )
-elif kind == "NO_SHARD":
-    mesh = init_device_mesh(
-        "cuda",
-        (torch.distributed.get_world_size(), 1),
+        (torch.distributed.get_world_size() // shards, shards),
         mesh_dim_names=("replicate", "shard"),
     )
 with like_fsdp1(model):

@@ -74,17 +74,17 @@ def build(net):
 net = FSDP(sharding_strategy=config.s, module=net)
 ---
 mesh = None
-if config.s in (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2):
-    per_node = torch.cuda.device_count()
+if config.s in (
+    ShardingStrategy.NO_SHARD,
+    ShardingStrategy.HYBRID_SHARD,
+    ShardingStrategy._HYBRID_SHARD_ZERO2,
+):
+    shards = torch.cuda.device_count()
+    if config.s is ShardingStrategy.NO_SHARD:
+        shards = 1
     mesh = init_device_mesh(
         "cuda",
-        (torch.distributed.get_world_size() // per_node, per_node),
-        mesh_dim_names=("replicate", "shard"),
-    )
-elif config.s is ShardingStrategy.NO_SHARD:
-    mesh = init_device_mesh(
-        "cuda",
-        (torch.distributed.get_world_size(), 1),
+        (torch.distributed.get_world_size() // shards, shards),
         mesh_dim_names=("replicate", "shard"),
     )
 # Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go
@@ -134,17 +134,17 @@ reshard_after_forward = s not in (
     ShardingStrategy._HYBRID_SHARD_ZERO2,
 )
 mesh = None
-if s in (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2):
-    per_node = torch.cuda.device_count()
+if s in (
+    ShardingStrategy.NO_SHARD,
+    ShardingStrategy.HYBRID_SHARD,
+    ShardingStrategy._HYBRID_SHARD_ZERO2,
+):
+    shards = torch.cuda.device_count()
+    if s is ShardingStrategy.NO_SHARD:
+        shards = 1
     mesh = init_device_mesh(
         "cuda",
-        (torch.distributed.get_world_size() // per_node, per_node),
-        mesh_dim_names=("replicate", "shard"),
-    )
-elif s is ShardingStrategy.NO_SHARD:
-    mesh = init_device_mesh(
-        "cuda",
-        (torch.distributed.get_world_size(), 1),
+        (torch.distributed.get_world_size() // shards, shards),
         mesh_dim_names=("replicate", "shard"),
     )
 # Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go

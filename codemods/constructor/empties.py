@@ -1,0 +1,85 @@
+"""A `param_init_fn` that only gives memory: `lambda module: module.to_empty(device="cuda", recurse=False)`, or a function."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.program import Definition
+
+# What such a function may call beside `to_empty`: devices, ranks, and the release of memory.
+_BESIDE = ("empty_cache", "get_rank", "is_initialized", "device", "current_device")
+
+
+@dataclass(frozen=True)
+class Emptying:
+    """Memory for a model on the meta device.
+
+    Attributes:
+        function: the function that gives it, as source.
+        device: where, as source; "" where only the function knows.
+        test: the condition under which the model is there, as source; "" for whenever it is.
+    """
+
+    function: str = ""
+    device: str = ""
+    test: str = ""
+
+    def is_overwritten(self, construction: Construction) -> bool:
+        """Whether rank 0 sends its values wherever this gives memory."""
+        sync = construction.value("sync_module_states")
+        if sync is None:
+            return False
+        constant = construction.constant(sync)
+        if constant is not ...:
+            return bool(constant)
+        parts = [self.test]
+        node = ast.parse(self.test, mode="eval").body if self.test else None
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+            parts += [ast.unparse(each) for each in node.values]
+        return ast.unparse(sync) in parts
+
+
+def of(construction: Construction, function: ast.expr, test: str) -> Emptying | None:
+    """What a `param_init_fn` does, if it only gives memory.
+
+    Args:
+        test: the condition under which it is given at all.
+    """
+    source = construction.text(function)
+    if not isinstance(function, ast.Lambda):
+        return Emptying(source, "", test) if _only_empties(construction, function) else None
+    body = function.body
+    if isinstance(body, ast.IfExp) and isinstance(body.orelse, ast.Constant) and not test:
+        test, body = construction.text(body.test), body.body
+    match body:
+        case ast.Call(func=ast.Attribute(attr="to_empty", value=ast.Name()), keywords=keywords):
+            given = {keyword.arg: keyword.value for keyword in keywords}
+            if "device" in given:
+                return Emptying(source, construction.text(given["device"]), test)
+    return None
+
+
+def _only_empties(construction: Construction, function: ast.expr) -> bool:
+    """Whether a function of the program calls `to_empty`, and nothing that fills memory."""
+    context = construction.context
+    if not isinstance(function, ast.Name | ast.Attribute):
+        return False
+    ends = construction.flow(function).ends
+    found = [
+        meaning.node
+        for end in ends
+        for meaning in context.program.meanings(end.node, end.file)
+        if isinstance(meaning, Definition) and isinstance(meaning.node, ast.FunctionDef)
+    ]
+    if len(found) != 1 or len(ends) != 1:
+        return False
+    names = [last_name(node.func) for node in ast.walk(found[0]) if isinstance(node, ast.Call)]
+    others = [name for name in names if name != "to_empty" and not _is_beside(name)]
+    return "to_empty" in names and not others
+
+
+def _is_beside(name: str) -> bool:
+    return name in _BESIDE or name.startswith("get_")

@@ -1,0 +1,59 @@
+"""Whether a policy for wrapping goes by size, so that it must be given the number of parameters that no unit below has."""
+
+import ast
+
+from fsdp_migrate.codemods.constructor.flow import Flow, flow_of
+from fsdp_migrate.facts.program import Definition, Program
+from fsdp_migrate.facts.values import Value
+
+_COUNT = "nonwrapped_numel"
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+def can_count(program: Program, flow: Flow) -> bool:
+    """Whether one of the policies that an expression can be may go by size, as far as the files show."""
+    return flow.unknown or any(_counts(program, end) for end in flow.ends)
+
+
+def _counts(program: Program, policy: Value) -> bool:
+    node, file = policy.node, policy.file
+    match node:
+        case ast.Constant():
+            return False
+        case ast.Lambda():
+            return _reads_count(node)
+        case ast.Call(args=[function, *_]) if "functools.partial" in program.dotted(
+            node.func, file
+        ):
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            return _partial_counts(program, Value(function, file), given.get("policies"))
+        case ast.Call():
+            return program.fsdp1(node.func, file) != "ModuleWrapPolicy"
+    name = program.fsdp1(node, file)
+    if name is not None:
+        return name in ("size_based_auto_wrap_policy", "default_auto_wrap_policy")
+    functions = [
+        each.node
+        for each in program.meanings(node, file)
+        if isinstance(each, Definition) and isinstance(each.node, ast.FunctionDef)
+    ]
+    return not functions or any(_reads_count(function) for function in functions)
+
+
+def _partial_counts(program: Program, function: Value, policies: ast.expr | None) -> bool:
+    """Whether `partial(function, ...)` goes by size; `_or_policy` does where one of its policies does."""
+    if program.fsdp1(function.node, function.file) != "_or_policy":
+        return _counts(program, function)
+    if not isinstance(policies, ast.List | ast.Tuple):
+        return True
+    flows = [flow_of(program, function.file, each) for each in policies.elts]
+    return any(can_count(program, flow) for flow in flows)
+
+
+def _reads_count(function: _Function) -> bool:
+    """Whether a policy of the program's own reads the count that it is given, by its name or with all that it is given."""
+    others = function.args.kwarg.arg if function.args.kwarg is not None else None
+    positional = [*function.args.posonlyargs, *function.args.args]
+    names = {_COUNT, "unwrapped_params", others, *(each.arg for each in positional[2:])}
+    read = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+    return any(node.id in names for node in read)

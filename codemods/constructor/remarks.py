@@ -1,0 +1,101 @@
+"""The comments in a constructor's call: where they stand in the new code, and which go with what they speak of."""
+
+import ast
+import re
+from collections import Counter
+
+from fsdp_migrate.codemods.constructor.code import Code
+from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, SIGNATURE, Construction
+from fsdp_migrate.codemods.dictionaries import Argument
+from fsdp_migrate.codemods.edit.text import comments, comments_between
+from fsdp_migrate.facts.file import NEWLINE
+
+
+class Beside:
+    """Puts the comments of one argument above the statements that its row adds.
+
+    Made before the row is written.
+    """
+
+    def __init__(self, construction: Construction, argument: Argument, code: Code) -> None:
+        self._comments = _of(construction, argument)
+        self._code = code
+        self._before = [list(block) for block in code.blocks]
+
+    def put(self) -> None:
+        """Puts them above the first new statement; a note of our own gives way to them."""
+        for before, block in zip(self._before, self._code.blocks, strict=True):
+            at = len(before)
+            if not self._comments or len(block) == at or block[:at] != before:
+                continue
+            end = at + 1 if block[at].startswith("#") else at
+            block[at:end] = self._comments
+            return
+
+
+def _of(construction: Construction, argument: Argument) -> list[str]:
+    """The comments above an argument of a call, and at the end of its line."""
+    file, call = construction.context.file, construction.call
+    if argument.node not in call.keywords:
+        return []
+    start, end = file.span(argument.node)
+    values = [*call.args, *call.keywords]
+    ends = [file.span(each)[1] for each in values if file.span(each)[1] <= start]
+    opening = max(ends, default=file.span(call.func)[1])
+    line = NEWLINE.search(file.text, opening, start)
+    above = [] if line is None else comments_between(file, line.end(), start)
+    last = NEWLINE.search(file.text, end)
+    behind = file.text[end : last.start()] if last is not None else ""
+    is_last = behind.lstrip(" ,").startswith("#")
+    return [*above, *(comments(behind[behind.index("#") :]) if is_last else [])]
+
+
+def remarks(
+    construction: Construction, after: str, whole: ast.AST
+) -> tuple[list[str], tuple[str, ...]]:
+    """The comments in a call that stand above the new code, and those that go with the argument that they speak of.
+
+    Args:
+        after: the new code, with the comments of what stays.
+        whole: what the new code takes the place of: the call, or its statement.
+    """
+    file = construction.context.file
+    every = comments_between(file, *file.span(whole))
+    if not every:
+        return [], ()
+    left = Counter(every) - Counter(comments(after))
+    going = [argument for argument in construction.arguments if _goes(construction, argument)]
+    kept, gone = [], []
+    for comment in every:
+        if not left[comment]:
+            continue
+        left[comment] -= 1
+        if _is_about_call(comment) or any(_speaks_of(comment, each.name) for each in going):
+            gone.append(comment)
+        else:
+            kept.append(comment)
+    return kept, tuple(gone)
+
+
+_DIRECTIVE = re.compile(r"#\s*(noqa|type:|pyright:|mypy:|pylint:|pyre-|fmt:)", re.IGNORECASE)
+_OUT = re.compile(r"#\s*(\w+)\s*=\s*\S")
+_SILENT = ("backward_prefetch", "limit_all_gathers", "use_orig_params")
+
+
+def _goes(construction: Construction, argument: Argument) -> bool:
+    """Whether nothing of an argument is left under FSDP2."""
+    constant = construction.constant(argument.value)
+    return argument.name in _SILENT or constant is None or constant is False
+
+
+def _is_about_call(comment: str) -> bool:
+    """Whether a comment speaks to a tool about FSDP1's call, or is one of its arguments that somebody took out."""
+    out = _OUT.match(comment)
+    return bool(_DIRECTIVE.match(comment)) or (
+        out is not None and out[1] in (*SIGNATURE, *FORMER_NAMES)
+    )
+
+
+def _speaks_of(comment: str, name: str) -> bool:
+    words = [word for word in name.split("_") if len(word) > 3]
+    return any(word in comment.lower() for word in words)

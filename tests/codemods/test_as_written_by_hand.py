@@ -1,0 +1,183 @@
+"""The torch form as a maintainer would write it: comments where they belong, one statement for one thing, nothing left over."""
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed, table
+
+HEAD = """\
+import torch
+from torch.distributed.fsdp import *
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+"""
+CASES = table("""\
+=== comments stand where their arguments went
+model = FSDP(
+    model,
+    # Every rank begins alike
+    sync_module_states=True,
+    sharding_strategy=strategy,  # from the configuration
+    # no word of torch's
+    limit_all_gathers=True,
+)
+---
+# no word of torch's
+# from the configuration
+mesh = None
+if strategy in (
+    ShardingStrategy.NO_SHARD,
+    ShardingStrategy.HYBRID_SHARD,
+    ShardingStrategy._HYBRID_SHARD_ZERO2,
+):
+    shards = torch.cuda.device_count()
+    if strategy is ShardingStrategy.NO_SHARD:
+        shards = 1
+    mesh = init_device_mesh(
+        "cuda",
+        (torch.distributed.get_world_size() // shards, shards),
+        mesh_dim_names=("replicate", "shard"),
+    )
+# Every rank begins alike
+for tensor in [*model.parameters(), *model.buffers()]:
+    torch.distributed.broadcast(tensor.detach(), src=0)
+fully_shard(model, mesh=mesh)
+=== memory at once, which rank 0 fills; on the CPU where parameters are offloaded
+model = FSDP(
+    model,
+    cpu_offload=CPUOffload(args.offload),
+    sync_module_states=True,
+    param_init_fn=lambda m: m.to_empty(device=device, recurse=False) if rank else None,
+)
+---
+state_dict = model.state_dict() if torch.distributed.get_rank() == 0 else {}
+fully_shard(
+    model, offload_policy=CPUOffloadPolicy() if args.offload else OffloadPolicy()
+)
+if rank:
+    model.to_empty(device="cpu" if args.offload else device)
+set_model_state_dict(
+    model,
+    state_dict,
+    options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+)
+for buffer in model.buffers():
+    # FSDP2 offloads parameters alone
+    buffer.data = buffer.to("cuda")
+    torch.distributed.broadcast(buffer, src=0)
+=== memory by a function of the program's own
+def give_memory(module):
+    if get_rank() != 0:
+        module.to_empty(device=get_device(), recurse=False)
+        torch.cuda.empty_cache()
+
+
+model = FSDP(model, sync_module_states=True, param_init_fn=give_memory)
+---
+def give_memory(module):
+    if get_rank() != 0:
+        module.to_empty(device=get_device(), recurse=False)
+        torch.cuda.empty_cache()
+
+
+# Rank 0 has the values; the other ranks get their shards of them
+state_dict = model.state_dict() if torch.distributed.get_rank() == 0 else {}
+fully_shard(model)
+if next(model.parameters()).is_meta:
+    model.apply(give_memory)
+set_model_state_dict(
+    model,
+    state_dict,
+    options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+)
+for buffer in model.buffers():
+    torch.distributed.broadcast(buffer, src=0)
+=== memory that nothing fills by another way
+model = FSDP(model, param_init_fn=lambda m: m.to_empty(device=device, recurse=False))
+---
+fully_shard(model)
+for module in model.modules():
+    own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+    if any(tensor.is_meta for tensor in own):
+        module.to_empty(device=device, recurse=False)
+=== what only served an argument without effect
+def _original(config):
+    # of the configuration
+    return config.peft
+
+
+def main(config):
+    # Backward prefetch
+    backward_prefetch = config.backward_prefetch.to_torch()  # pre
+
+    # The limit of gathers
+    limit = config.limit
+    model = FSDP(model, backward_prefetch=backward_prefetch, use_orig_params=_original(config), limit_all_gathers=limit)
+---
+def main(config):
+    # The limit of gathers
+    fully_shard(model)
+=== a policy that does not count
+def by_name(module, recurse, **kwargs):
+    return recurse or module.name == "block"
+
+
+model = FSDP(model, auto_wrap_policy=by_name)
+---
+def by_name(module, recurse, **kwargs):
+    return recurse or module.name == "block"
+
+
+for module in reversed(list(model.modules())[1:]):
+    if by_name(module=module, recurse=False, nonwrapped_numel=0):
+        fully_shard(module)
+fully_shard(model)
+=== a policy that counts
+def by_size(module, recurse, nonwrapped_numel):
+    return nonwrapped_numel > 100
+
+
+model = FSDP(model, auto_wrap_policy=by_size)
+---
+def by_size(module, recurse, nonwrapped_numel):
+    return nonwrapped_numel > 100
+
+
+for module in reversed(list(model.modules())[1:]):
+    numel = sum(p.numel() for p in module.parameters() if not isinstance(p, DTensor))
+    if by_size(module=module, recurse=False, nonwrapped_numel=numel):
+        fully_shard(module)
+fully_shard(model)
+=== a mesh of the program's own that may not be there
+model = FSDP(model, sharding_strategy=ShardingStrategy.NO_SHARD, device_mesh=mesh if many else None)
+---
+mesh_ = mesh if many else None
+if mesh_ is None:
+    mesh_ = init_device_mesh("cuda", (torch.distributed.get_world_size(),))
+mesh_ = DeviceMesh(
+    mesh_.device_type, mesh_.mesh.view(-1, 1), mesh_dim_names=("replicate", "shard")
+)
+fully_shard(model, mesh=mesh_)
+=== two options of which one is chosen
+model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), cpu_offload=CPUOffload(args.offload), device_mesh=mesh)
+---
+offload_policy = CPUOffloadPolicy() if args.offload else OffloadPolicy()
+fsdp_kwargs = {"mesh": mesh, "offload_policy": offload_policy}
+for module in reversed(list(model.modules())):
+    if isinstance(module, Block):
+        fully_shard(module, **fsdp_kwargs)
+fully_shard(model, **fsdp_kwargs)
+""")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_maintainer_reads(name: str, tmp_path: Path) -> None:
+    before, expected = CASES[name]
+    after = analysed(tmp_path, HEAD + before, "torch").after["train.py"]
+    lines = after.splitlines(keepends=True)
+    first = next(
+        i for i, line in enumerate(lines) if line in expected.splitlines(keepends=True)[:1]
+    )
+    assert "".join(lines[first:]) == expected
