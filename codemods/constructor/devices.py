@@ -214,7 +214,7 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
     emptying = empties.of(construction, shown, test)
     if emptying is not None and emptying.is_overwritten(construction):
         code.fill = _empty_at_once(construction, emptying, code)
-        return "becomes one to_empty behind the sharding, which rank 0's values fill"
+        return "Replaced by one `to_empty` after sharding, which rank 0's values fill."
     if isinstance(shown, ast.Lambda) and len(shown.args.args) == 1:
         body = _body(construction, shown, module)
     else:
