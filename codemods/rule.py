@@ -77,6 +77,7 @@ class Found(NamedTuple):
         removed: code that the edits take away, so that nothing in it counts as a use any more.
         refused: what it is if the edits cannot be made.
         severity: what happens where nobody acts on it, if it needs the user; None for the rule's.
+        of: the construct whose edits change this one as well; where they cannot be made, this one is for the user, too.
     """
 
     rule: Rule
@@ -89,3 +90,4 @@ class Found(NamedTuple):
     removed: tuple[ast.AST, ...] = ()
     refused: Action = Action.RUNTIME
     severity: Severity | None = None
+    of: ast.AST | None = None

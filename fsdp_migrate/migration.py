@@ -175,7 +175,12 @@ def _settled(
     """
     settled: list[Found] = []
     taken: list[Edit] = []
+    refused: set[tuple[str, ast.AST]] = set()
     for each in found:
+        if each.of is not None and (each.rule.code, each.of) in refused:
+            message = f"{each.message} Not done: make this change yourself."
+            settled.append(each._replace(action=Action.MANUAL, message=message))
+            continue
         if each.edits is None or not is_on(each.rule, each.node):
             settled.append(each)
             continue
@@ -194,6 +199,7 @@ def _settled(
             message = f"Uses `fsdp_migrate.runtime` instead of torch, because {refusal}."
             if action is Action.MANUAL:
                 message = f"{each.message} Not done, because {refusal}: make this change yourself."
+            refused.add((each.rule.code, each.node))
             settled.append(
                 each._replace(action=action, message=message, edits=None, imports=(), removed=())
             )

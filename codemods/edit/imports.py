@@ -56,6 +56,11 @@ class ImportChange:
 _Import = ast.Import | ast.ImportFrom
 
 
+def is_directive(comment: str) -> bool:
+    """Whether a comment speaks to a tool, of the code on its line."""
+    return _DIRECTIVE.match(comment) is not None
+
+
 def module_of(node: ast.Import | ast.ImportFrom) -> str:
     """The module that a statement imports, or imports from."""
     return (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name

@@ -298,19 +298,25 @@ class Statement:
         self._needs_lines()
         self._below += in_steps(self.file, code).split("\n")
 
-    def step_out(self) -> None:
-        """Takes the block of this statement out of it, as where a `with` is removed; comments behind its head stand above.
+    def step_out(self, inner: ast.stmt | None = None) -> None:
+        """Takes the block of this statement, or of one in it, out of it, as where a `with` is removed.
+
+        Comments behind its head stand above this statement.
 
         Raises:
-            Refused: if the block is on the statement's line.
+            Refused: if the block is on the statement's line, or an inner one ends with comments.
         """
-        block = self._root.body
+        node = self._root if inner is None else self[inner]
+        block = node.body
         if not isinstance(block, cst.IndentedBlock):
             raise Refused("its block is on its line")
         for comment in comments_in(block.header):
             self.above(comment)
-        self._footer = block.footer
-        self.change(self._root, lambda updated: cst.FlattenSentinel(_without_margin(updated.body)))
+        if node is self._root:
+            self._footer = block.footer
+        elif any(comments_in(line) for line in block.footer):
+            raise Refused("comments end its block")
+        self.change(node, lambda updated: cst.FlattenSentinel(_taken_out(updated)))
 
     def _needs_lines(self) -> None:
         if not self.is_alone:
@@ -386,15 +392,16 @@ def _several(result: Any) -> list[Any]:
     return [*result] if isinstance(result, cst.FlattenSentinel) else [result]
 
 
-def _without_margin(block: cst.IndentedBlock) -> list[Any]:
-    """The statements of a block, without empty lines above the first one."""
+def _taken_out(statement: Any) -> list[Any]:
+    """The statements of a block, without empty lines above the first one, below what stood above the block."""
     first: Any
-    first, *others = block.body
+    first, *others = statement.body.body
     lines = list(first.leading_lines)
     while lines and lines[0].comment is None:
         del lines[0]
-    if len(lines) == len(first.leading_lines):
-        return [*block.body]
+    lines = [*statement.leading_lines, *lines]
+    if lines == list(first.leading_lines):
+        return [first, *others]
     return [first.with_changes(leading_lines=lines), *others]
 
 

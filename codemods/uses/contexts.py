@@ -6,24 +6,16 @@ The block moves one step out; in it every use of a state dict of the model becom
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from fsdp_migrate.codemods.context import Context, keyword, shortened
-from fsdp_migrate.codemods.edit.text import step
-from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.uses import optimizer_states
-from fsdp_migrate.codemods.uses.options import (
-    MODULE,
-    Setting,
-    Untranslatable,
-    is_for_rank_0,
-    is_side_by_side,
-    settings,
-)
+from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_for_rank_0, settings
+from fsdp_migrate.codemods.uses.side_by_side import is_side_by_side
 from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.scopes import Assigned
-from fsdp_migrate.findings import Action
 
 _OF_MODELS = ("state_dict", "load_state_dict")
 _NOT_HERE = (
@@ -32,10 +24,33 @@ _NOT_HERE = (
 )
 
 
-def translated(context: Context, call: ast.Call, rule: Rule) -> tuple[Found, ...]:
-    """The findings for a context that is translated, the first one with all edits.
+@dataclass
+class Block:
+    """A `with` statement whose type torch's functions take as an option, or that needs no type.
 
-    In the default form only where torch's functions give just what FSDP1 did: whole tensors on the CPU of rank 0.
+    Attributes:
+        statement, call: the statement, and its call of `state_dict_type`.
+        uses: what asks for state dicts in it; nothing where none of them depends on the type.
+        own: the setting for the model; None where nothing depends on it.
+    """
+
+    statement: ast.With
+    call: ast.Call
+    uses: list[Use]
+    own: Setting | None = None
+
+    @property
+    def spent(self) -> tuple[ast.AST, ...]:
+        """FSDP1's code that nothing needs any more."""
+        known = self.own.spent if self.own is not None else (self.call,)
+        return (*known, *(use.node.func for use in self.uses))
+
+
+def read(context: Context, call: ast.Call) -> Block:
+    """The block of a context that is translated.
+
+    In the default form only where torch's functions give just what FSDP1 did: whole tensors on the CPU of rank 0, and shards
+    where FSDP1's were flat, which the model does not answer.
 
     Raises:
         Untranslatable: if it cannot be; the message says what to write.
@@ -46,65 +61,32 @@ def translated(context: Context, call: ast.Call, rule: Rule) -> tuple[Found, ...
     model = keyword(call, "module", 0)
     if model is None:
         raise Untranslatable(_NOT_HERE)
-    uses: list[Use] = []
-    spent: tuple[ast.AST, ...] = (call,)
-    imports: tuple[Import, ...] = ()
-    if not _is_around_others(context, statement, model):
-        own, optimizers = settings(context, call)
-        uses = list(_uses(context, statement, model, own, optimizers))
-        if not uses:
-            raise Untranslatable(_NOT_HERE)
-        if context.form == "auto" and not all(use.is_on_rank_0 for use in uses):
+    if _is_around_others(context, statement, model):
+        return Block(statement, call, [])
+    own, optimizers = settings(context, call)
+    uses = list(_uses(context, call, model, own, optimizers))
+    if not uses and (context.form != "torch" or own.to_get(for_rank_0=False, side_by_side=False)):
+        raise Untranslatable(_NOT_HERE)
+    if context.form == "auto" and not own.is_local:
+        if not all(use.is_on_rank_0 for use in uses):
             raise Untranslatable("The model's own methods return what FSDP1's did.")
-        spent, imports = own.spent, own.imports
-    names = sorted({name for use in uses for name in use.imports})
-    if not all(context.means(name, call, f"{MODULE}.{name}") for name in names):
-        raise Untranslatable(f"This file has its own `{names[0]}`. Use that of `{MODULE}`.")
-    message = "Removed: torch's functions take the type of state dict as an option."
-    if not uses:
-        message = "Removed: nothing in it depends on the type of state dict."
-    needs = (*(Import(MODULE, name, call.func) for name in names), *imports)
-    source = shortened(context.source(call))
-    removed = (*spent, *(use.node.func for use in uses))
-    found = Found(
-        rule,
-        statement,
-        Action.REWRITE,
-        message,
-        source,
-        edits=lambda: _edits(context, statement, call, uses),
-        imports=needs,
-        removed=removed,
-    )
-    each = (
-        Found(rule, use.node, Action.REWRITE, use.message, shortened(context.source(use.node)))
-        for use in uses
-    )
-    return found, *each
+    return Block(statement, call, uses, own)
 
 
 def _is_manager(statement: ast.With, call: ast.Call) -> bool:
     return any(i.context_expr is call and i.optional_vars is None for i in statement.items)
 
 
-def _edits(context: Context, statement: ast.With, call: ast.Call, uses: list[Use]) -> list[Edit]:
-    changed = context.statement(statement)
-    out = len(statement.items) == 1
-    if out:
-        changed.step_out()
-    else:
-        changed.drop(call)
-    for use in uses:
-        use.write(context, changed, moved=len(step(context.file)) if out else 0)
-    return changed.edits()
-
-
 def _uses(
-    context: Context, statement: ast.With, model: ast.expr, own: Setting, optimizers: Setting
+    context: Context, call: ast.Call, model: ast.expr, own: Setting, optimizers: Setting
 ) -> Iterator[Use]:
+    statement = context.file.statement(call)
+    assert isinstance(statement, ast.With)
     inside = [node for part in statement.body for node in ast.walk(part)]
     for node in inside:
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        if _is_of_another_context(context, node, call, model):
             continue
         if node.attr in OPTIMIZER_STATES and context.fsdp1(node.value) == CLASS:
             use = optimizer_states.getting(context, node, optimizers)
@@ -113,13 +95,39 @@ def _uses(
                 raise Untranslatable(optimizer_states.by_hand(node.attr))
             yield use
         elif node.attr in _OF_MODELS and is_of(context, node.value, model):
-            call = context.call_of(node)
-            if call is None:
+            used = context.call_of(node)
+            if used is None:
                 raise Untranslatable(_NOT_HERE)
             if node.attr == "state_dict":
-                yield getting(context, call, own)
+                yield getting(context, used, own)
             else:
-                yield setting(context, call, own)
+                yield setting(context, used, own)
+
+
+def _is_of_another_context(
+    context: Context, use: ast.Attribute, own: ast.Call, model: ast.expr
+) -> bool:
+    """Whether a use is of the model of another context around it."""
+    call = context.call_of(use)
+    is_method = use.attr in _OF_MODELS
+    given = use.value if is_method or call is None else keyword(call, "model", 0)
+    if given is None or _is_part(given, model):
+        return False
+    for around in context.file.ancestors(use):
+        for item in around.items if isinstance(around, ast.With) else ():
+            other = item.context_expr
+            if isinstance(other, ast.Call) and other is not own:
+                name = other.func.attr if isinstance(other.func, ast.Attribute) else ""
+                theirs = keyword(other, "module", 0) if name == "state_dict_type" else None
+                if theirs is not None and _is_part(given, theirs):
+                    return True
+    return False
+
+
+def _is_part(expression: ast.expr, model: ast.expr) -> bool:
+    """Whether an expression names a model, its wrapped module or a part of it."""
+    inner, named = ast.unparse(without_wrapper(expression)), ast.unparse(without_wrapper(model))
+    return inner == named or inner.startswith(f"{named}.")
 
 
 def without_wrapper(expression: ast.expr) -> ast.expr:
@@ -131,8 +139,7 @@ def without_wrapper(expression: ast.expr) -> ast.expr:
 
 def is_of(context: Context, owner: ast.expr, model: ast.expr) -> bool:
     """Whether an expression is a model, or a part of it."""
-    inner, named = ast.unparse(without_wrapper(owner)), ast.unparse(without_wrapper(model))
-    return inner == named or inner.startswith(f"{named}.") or context.can_be_model(owner)
+    return _is_part(owner, model) or context.can_be_model(owner)
 
 
 def _is_around_others(context: Context, statement: ast.With, model: ast.expr) -> bool:
@@ -155,14 +162,13 @@ def getting(context: Context, call: ast.Call, how: Setting) -> Use:
     options = how.to_get(
         for_rank_0=is_for_rank_0(context, call), side_by_side=is_side_by_side(context)
     )
-    given = ("_model", *([f"options={options}"] if options else []))
     message = "Replaced by `get_model_state_dict`."
     if "cpu_offload" in options:
         message += " Rank 0 gets whole tensors on the CPU, the other ranks an empty dictionary."
     elif "full_state_dict=True" in options:
         message += " Every rank gets whole tensors."
     parts = {"_model": without_wrapper(call.func.value)}
-    return Use(call, "get_model_state_dict", given, parts, message)
+    return Use(call, "get_model_state_dict", ("_model",), parts, message, options, how.config)
 
 
 def setting(context: Context, call: ast.Call, how: Setting) -> Use:
@@ -179,23 +185,36 @@ def setting(context: Context, call: ast.Call, how: Setting) -> Use:
     options = how.to_set("True" if strict is None else ast.unparse(strict))
     is_shared = how.full != "False" and not _is_new(context, state)
     state_code = "dict(_state)" if is_shared else "_state"
-    given = ("_model", state_code, *([f"options={options}"] if options else []))
     message = "Replaced by `set_model_state_dict`."
     if how.full != "False":
         message += " It sends rank 0's tensors to the other ranks."
     parts = {"_model": without_wrapper(call.func.value), "_state": state}
-    return Use(call, "set_model_state_dict", given, parts, message)
+    return Use(call, "set_model_state_dict", ("_model", state_code), parts, message, options)
 
 
 def _is_new(context: Context, state: ast.expr) -> bool:
     """Whether a dictionary is used for nothing else: torch's function fills it with shards."""
     if isinstance(state, ast.Call):
         return True
-    bindings = context.file.bindings(state)
+    root = state.value if isinstance(state, ast.Subscript) else state
+    bindings = context.file.bindings(root)
     if not bindings or not all(isinstance(each, Assigned) for each in bindings):
         return False
     made = (each.value for each in bindings if isinstance(each, Assigned) and not each.path)
     is_made_here = all(isinstance(value, ast.Call | ast.Dict | ast.DictComp) for value in made)
     end = state.end_lineno or state.lineno
-    reads = context.file.reads(state) if isinstance(state, ast.Name) else []
-    return is_made_here and not any(read.lineno > end for read in reads)
+    reads = context.file.reads(root) if isinstance(root, ast.Name) else []
+    behind = [read for read in reads if read.lineno > end]
+    return is_made_here and all(_is_of_another(context, read, state) for read in behind)
+
+
+def _is_of_another(context: Context, read: ast.Name, state: ast.expr) -> bool:
+    """Whether code looks at another entry than `both["model"]`, or only whether there is one."""
+    if not isinstance(state, ast.Subscript) or not isinstance(state.slice, ast.Constant):
+        return False
+    match context.file.parents[read]:
+        case ast.Subscript(value, ast.Constant(key)):
+            return value is read and key != state.slice.value
+        case ast.Compare(ast.Constant(), [ast.In() | ast.NotIn()], [held]):
+            return held is read
+    return False

@@ -4,7 +4,9 @@ import ast
 from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.uses.options import Setting, is_for_rank_0, is_side_by_side
+from fsdp_migrate.codemods.uses.loads import behind, is_load
+from fsdp_migrate.codemods.uses.options import Setting, is_for_rank_0
+from fsdp_migrate.codemods.uses.side_by_side import is_side_by_side
 from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.scopes import Assigned
@@ -49,17 +51,17 @@ def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     if name == "full_optim_state_dict":
         rank_0 = _given(call, name, "rank0_only")
         source = "True" if rank_0 is None else ast.unparse(rank_0)
-        setting = replace(setting, full="True", offload="True", rank_0=source)
+        setting = replace(setting, full="True", offload="True", rank_0=source, config=None)
     elif name == "sharded_optim_state_dict":
-        setting = replace(setting, full="False", offload="False")
+        setting = replace(setting, full="False", offload="False", config=None)
     for_rank_0 = is_for_rank_0(context, call)
     options = setting.to_get(for_rank_0=for_rank_0, side_by_side=is_side_by_side(context))
-    given = ("_model", "_optimizer", *([f"options={options}"] if options else []))
     message = (
         f"Replaced by `{GET}`, which uses parameter names as keys, as FSDP1 did. "
         "For an optimizer without any states yet, it first makes a step with learning rate 0."
     )
-    return Use(call, GET, given, {"_model": model, "_optimizer": optimizer}, message)
+    parts = {"_model": model, "_optimizer": optimizer}
+    return Use(call, GET, ("_model", "_optimizer"), parts, message, options, setting.config)
 
 
 def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use | None:
@@ -77,20 +79,15 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
         setting = replace(setting, full="True")
     if setting.full != "False" and (is_side_by_side(context) or _is_read_as_shards(context, state)):
         return None
-    options = setting.to_set()
-    given = ("_model", "_optimizer", "_state", *([f"options={options}"] if options else []))
     parts = {"_model": model, "_optimizer": optimizer, "_state": state}
     message = f"Replaced by `{SET}`, which also loads the states into the optimizer."
-    use = Use(call, SET, given, parts, message)
+    use = Use(call, SET, ("_model", "_optimizer", "_state"), parts, message, setting.to_set())
     statement = context.file.statement(call)
-    if _is_load(statement, optimizer, call):
-        assert isinstance(statement, ast.Expr)
-        assert isinstance(statement.value, ast.Call)
-        return replace(use, node=statement.value)
     match statement:
-        case ast.Assign([ast.Name(assigned)]):
-            load = _load_behind(context, statement, optimizer)
-            return replace(use, load=load) if load else replace(use, assigned=assigned)
+        case ast.Expr(ast.Call() as load) if is_load(statement, optimizer, call):
+            return replace(use, node=load)
+        case ast.Assign([ast.Name() as target]) if statement.value is call:
+            return replace(use, loads=behind(context, statement, target, optimizer))
     return None
 
 
@@ -100,31 +97,6 @@ def _is_read_as_shards(context: Context, state: ast.expr) -> bool:
     bindings = context.file.bindings(root) if root is not None else []
     values = (each.value for each in bindings if isinstance(each, Assigned))
     return any("load_sharded_optimizer_state_dict" in ast.unparse(value) for value in values)
-
-
-def _load_behind(context: Context, statement: ast.Assign, optimizer: ast.expr) -> ast.stmt | None:
-    """The statement behind one that loads what that assigns, which nothing else reads."""
-    block, (target,) = context.file.block(statement), statement.targets
-    assert isinstance(target, ast.Name)
-    end = statement.end_lineno or statement.lineno
-    reads = [read for read in context.file.reads(target) if read.lineno > end]
-    below = block[block.index(statement) + 1 :]
-    if (
-        len(reads) == 1
-        and below
-        and _is_load(context.file.statement(reads[0]), optimizer, reads[0])
-    ):
-        load = context.file.statement(reads[0])
-        return load if load in below else None
-    return None
-
-
-def _is_load(statement: ast.AST, optimizer: ast.expr, state: ast.expr) -> bool:
-    """Whether a statement is `optimizer.load_state_dict(state)`."""
-    match statement:
-        case ast.Expr(ast.Call(ast.Attribute(owner, "load_state_dict"), [given], [])):
-            return given is state and ast.unparse(owner) == ast.unparse(optimizer)
-    return False
 
 
 def _given(call: ast.Call, function: str, parameter: str) -> ast.expr | None:

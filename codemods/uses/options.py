@@ -3,17 +3,19 @@
 import ast
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fsdp_migrate.codemods.conditions import either
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.facts.scopes import Assigned
 
 MODULE = "torch.distributed.checkpoint.state_dict"
 _KIND = "StateDictType"
-_FULL, _SHARDED = "FULL_STATE_DICT", "SHARDED_STATE_DICT"
+_FULL, _LOCAL = "FULL_STATE_DICT", "LOCAL_STATE_DICT"
+_KINDS = (_FULL, "SHARDED_STATE_DICT", _LOCAL)
 _TRUE, _FALSE = "True", "False"
 _OFFLOAD, _RANK_0 = "offload_to_cpu", "rank0_only"
 # Whether each configuration offloads where it is not said: that of an optimizer does.
@@ -22,10 +24,9 @@ _CONFIGURATIONS = {
     "ShardedStateDictConfig": _FALSE,
     "FullOptimStateDictConfig": _TRUE,
     "ShardedOptimStateDictConfig": _TRUE,
+    "LocalStateDictConfig": _FALSE,
+    "LocalOptimStateDictConfig": _FALSE,
 }
-# Programs with several models side by side, each in a group with a first rank of its own.
-_SIDE_BY_SIDE = r"model_parallel|tensor_parallel|pipeline_parallel|get_data_parallel_rank"
-_GROUPS = r"\bprocess_group[\"']?\s*[:=]|\bdevice_mesh[\"']?\s*[:=]"
 _FIRST = re.compile(r"rank|main|master|first|primary|should_save", re.IGNORECASE)
 
 
@@ -41,6 +42,8 @@ class Setting:
         full: whether state dicts are whole, as source.
         offload: whether they are on the CPU, as source.
         rank_0: whether only the first rank has them, as source.
+        is_local: whether FSDP1's were flat, which FSDP2's shards take the place of.
+        config: the configuration that says so, where one is given.
         spent: FSDP1's code that nothing needs any more.
         imports: names that the sources use.
     """
@@ -48,6 +51,8 @@ class Setting:
     full: str = _TRUE
     offload: str = _FALSE
     rank_0: str = _FALSE
+    is_local: bool = False
+    config: ast.expr | None = None
     spent: tuple[ast.AST, ...] = ()
     imports: tuple[Import, ...] = ()
 
@@ -64,6 +69,8 @@ class Setting:
             offload = self._on_rank_0(for_rank_0)
             if side_by_side:
                 offload = _FALSE
+        elif self.config is None and self.rank_0 == _FALSE:
+            offload = _FALSE  # FSDP1's default for states of optimizers, which nobody asked for
         return _code(full_state_dict=self.full, cpu_offload=offload)
 
     def _on_rank_0(self, for_rank_0: bool) -> str:
@@ -86,11 +93,6 @@ class Setting:
 def _code(**flags: str) -> str:
     given = [f"{name}={value}" for name, value in flags.items() if value != _FALSE]
     return f"StateDictOptions({', '.join(given)})" if given else ""
-
-
-def is_side_by_side(context: Context) -> bool:
-    """Whether rank 0 of a model may be another rank than the first of all."""
-    return context.program.has(_SIDE_BY_SIDE) and context.program.has(_GROUPS)
 
 
 _WRITE = "Use `get_model_state_dict(model, options=StateDictOptions(...))` instead of `model.state_dict()`."
@@ -124,14 +126,20 @@ def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
         if config is not None and not _is_none(config):
             offload, rank_0, is_known = _flags(context, config)
             spent += [config] if is_known else []
-        found.append((offload, rank_0))
-    (offload, rank_0), (offload_too, rank_0_too) = found
-    own = Setting(full, offload, rank_0, tuple(spent), tuple(imports))
-    optimizers = Setting(full, offload_too, rank_0_too, tuple(spent), tuple(imports))
-    if keyword(call, "optim_state_dict_config", 3) is None and own.rank_0 == _TRUE:
+        found.append(Setting(full, offload, rank_0, is_local(context, kind), config))
+    own, optimizers = found
+    if optimizers.config is None and own.rank_0 == _TRUE:
         # Written beside the model's, by the rank that has that.
-        optimizers = Setting(full, _TRUE, _TRUE, tuple(spent), tuple(imports))
-    return own, optimizers
+        optimizers = replace(own, offload=_TRUE)
+    own = replace(own, spent=tuple(spent), imports=tuple(imports))
+    return own, replace(optimizers, spent=own.spent, imports=own.imports)
+
+
+def is_local(context: Context, kind: ast.expr | None) -> bool:
+    """Whether a type is LOCAL_STATE_DICT, itself or by a name that is bound once."""
+    if isinstance(kind, ast.Name) and (made := context.value(kind)) is not None:
+        kind = made.node
+    return last_name(kind) == _LOCAL
 
 
 def _is_none(value: ast.expr) -> bool:
@@ -142,17 +150,17 @@ def _full(context: Context, kind: ast.expr) -> tuple[str, str | None]:
     """Whether a type is the whole one, as source; and the name that the source needs, "" for none, None for a literal."""
     member = context.member(kind)
     if member is not None and member[0] == _KIND:
-        if member[1] not in (_FULL, _SHARDED):
+        if member[1] not in _KINDS:
             raise Untranslatable(f"FSDP2 has no `{member[1]}`. {_WRITE}")
         return (_TRUE if member[1] == _FULL else _FALSE), None
     if isinstance(kind, ast.IfExp):
         (one, _), (other, _) = _full(context, kind.body), _full(context, kind.orelse)
         return either(kind.test, one, other, context.source), None
-    values = list(_values(context, kind))
-    if len(values) == 1 and values[0] is not kind:
-        made = context.member(values[0])
-        if isinstance(values[0], ast.IfExp) or (made is not None and made[0] == _KIND):
-            return _full(context, values[0])
+    found = list(values(context.file, kind))
+    if len(found) == 1 and found[0] is not kind:
+        made = context.member(found[0])
+        if isinstance(found[0], ast.IfExp) or (made is not None and made[0] == _KIND):
+            return _full(context, found[0])
     spelled = _spelled(context)
     return f"{ast.unparse(kind)} == {spelled or _KIND}.{_FULL}", "" if spelled else _KIND
 
@@ -163,9 +171,8 @@ def _spelled(context: Context) -> str:
     return next((ast.unparse(node) for node in nodes), "")
 
 
-def _values(context: Context, value: ast.expr) -> Iterator[ast.expr]:
-    """The expressions of this file that can give a name or an attribute of `self` its value; the value itself if none."""
-    file = context.file
+def values(file: File, value: ast.expr) -> Iterator[ast.expr]:
+    """The expressions of a file that can give a name or an attribute of `self` its value; the value itself if none."""
     found: Sequence[ast.expr | None] = ()
     if isinstance(value, ast.Name):
         bindings = file.bindings(value)
@@ -199,7 +206,7 @@ def _flags(context: Context, config: ast.expr) -> tuple[str, str, bool]:
                 _FALSE if rank_0 is None else ast.unparse(rank_0),
                 True,
             )
-    every = {_flags(context, each) for each in _values(context, config) if each is not config}
+    every = {_flags(context, each) for each in values(context.file, config) if each is not config}
     uses = (use for flag in (_OFFLOAD, _RANK_0) for use in context.file.attributes.get(flag, ()))
     if len(every) == 1 and all(isinstance(use.ctx, ast.Load) for use in uses):
         return every.pop()

@@ -9,14 +9,13 @@ from collections.abc import Collection, Iterator
 
 from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.edit.text import Refused
-from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import optimizer_states
-from fsdp_migrate.codemods.uses.contexts import translated
-from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, settings
-from fsdp_migrate.codemods.uses.use import Use
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.codemods.uses.blocks import rewritten, together
+from fsdp_migrate.codemods.uses.contexts import Block, read
+from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, is_local, settings
+from fsdp_migrate.codemods.uses.use import Use, imports, local_names
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.program import Program
@@ -47,6 +46,10 @@ _NO_TYPES = (
     "FSDP2 has no types of state dicts: `model.state_dict()` always holds shards. Remove this call, and use "
     "`get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` for whole tensors."
 )
+_OLD_FILES = (
+    "New files hold each rank's shards as DTensors and need as many ranks. Files that FSDP1 wrote hold flat shards, which "
+    "FSDP2 cannot load: load them once with FSDP1 on as many ranks, and save them as `FULL_STATE_DICT`."
+)
 # What the runtime's functions for optimizers do; the others return what `optimizer.load_state_dict` takes.
 _OF_OPTIMIZERS = {
     "optim_state_dict": "Still works: `fsdp_migrate.runtime` uses the current type of state dict.",
@@ -58,19 +61,14 @@ _OF_OPTIMIZERS = {
 
 def find(context: Context) -> Iterator[Found]:
     """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
-    every = {call: _of_context(context, call) for _, call in _calls(context, "state_dict_type")}
-    if context.form == "auto":
-        # In one function all or none, so that nobody reads two ways to save side by side.
-        stay = {context.file.function(c) for c, (first, *_) in every.items() if not first.edits}
-        for call in every:
-            if context.file.function(call) in stay:
-                every[call] = (_as_it_is(context, call),)
-    gone = [node for found in every.values() for each in found for node in each.removed]
-    for found in every.values():
-        yield from found
-    for statement in spent(context, gone):
-        yield removal(context, CONTEXT, statement, "only the context of a state dict used it")
-    inside = {node for region in gone for node in ast.walk(region)}
+    blocks, others = _contexts(context)
+    for group in together(blocks, context.file):
+        yield from rewritten(context, group, CONTEXT)
+    for block in blocks:
+        if block.own is not None and block.own.is_local:
+            yield Found(LOCAL, block.call, Action.MANUAL, _OLD_FILES)
+    yield from others
+    inside = {node for block in blocks for region in block.spent for node in ast.walk(region)}
     yield from _set_types(context)
     for attribute, _ in _calls(context, "get_state_dict_type"):
         yield Found(
@@ -84,22 +82,48 @@ def find(context: Context) -> Iterator[Found]:
     yield from _saved(context)
 
 
-def _of_context(context: Context, call: ast.Call) -> tuple[Found, ...]:
-    """What becomes of a context, or of a call that makes one."""
-    if _is_local(context, call) and not _is_around_others(context, call):
-        return (_raises(call),)
-    if context.form == "torch" or (context.form == "auto" and _is_safe_in_auto(context)):
+def _contexts(context: Context) -> tuple[list[Block], list[Found]]:
+    """The contexts that become functions, and what is said of the others."""
+    blocks: list[Block] = []
+    others: dict[ast.Call, Found] = {}
+    for _, call in _calls(context, "state_dict_type"):
         try:
-            return translated(context, call, CONTEXT)
+            blocks.append(_block(context, call))
         except Untranslatable as reason:
-            if context.form == "torch":
-                return (Found(CONTEXT, call, Action.MANUAL, str(reason)),)
-    return (_as_it_is(context, call),)
+            others[call] = _left(context, call, reason)
+    if context.form == "auto":
+        # In one function all or none, so that nobody reads two ways to save side by side.
+        functions = {context.file.function(call) for call in others}
+        for block in [each for each in blocks if not _is_local(context, each.call)]:
+            if context.file.function(block.call) in functions:
+                blocks.remove(block)
+                others[block.call] = _as_it_is(block.call)
+    return blocks, list(others.values())
 
 
-def _as_it_is(context: Context, call: ast.Call) -> Found:
+def _block(context: Context, call: ast.Call) -> Block:
+    """The block of a context that becomes functions.
+
+    Raises:
+        Untranslatable: for one that stays.
+    """
+    if context.form == "bridge":
+        raise Untranslatable("The bridge has types.")
+    if context.form == "auto" and not (_is_local(context, call) or _is_safe_in_auto(context)):
+        raise Untranslatable("The model's own methods return what FSDP1's did.")
+    return read(context, call)
+
+
+def _left(context: Context, call: ast.Call, reason: Untranslatable) -> Found:
+    """What is said of a context that stays."""
+    if context.form == "torch":
+        return Found(CONTEXT, call, Action.MANUAL, str(reason))
     if _is_local(context, call) and not _is_around_others(context, call):
         return _raises(call)
+    return _as_it_is(call)
+
+
+def _as_it_is(call: ast.Call) -> Found:
     return Found(
         CONTEXT,
         call,
@@ -116,10 +140,14 @@ def _is_safe_in_auto(context: Context) -> bool:
 def _set_types(context: Context) -> Iterator[Found]:
     """`FSDP.set_state_dict_type(model, ...)`."""
     for attribute, call in _calls(context, "set_state_dict_type"):
-        if _is_local(context, call) and not _are_all_in_contexts(context):
+        is_flat = _is_local(context, call) and not _are_all_in_contexts(context)
+        if is_flat and context.form != "torch":
             yield _raises(call)
         elif context.form == "torch":
-            yield _type_for_good(context, attribute, call)
+            found = _type_for_good(context, attribute, call)
+            yield found
+            if is_flat and found.action is Action.REWRITE:
+                yield Found(LOCAL, call, Action.MANUAL, _OLD_FILES)
         else:
             message = "Still works: `fsdp_migrate.runtime` sets the type of state dict for `model.state_dict()`."
             yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
@@ -161,11 +189,8 @@ def _is_of_model(context: Context, attribute: ast.Attribute, call: ast.Call) -> 
 
 
 def _is_local(context: Context, call: ast.Call) -> bool:
-    """Whether a call gives LOCAL_STATE_DICT, itself or by a name that is bound once."""
-    given = keyword(call, "state_dict_type", 1)
-    if isinstance(given, ast.Name) and (made := context.value(given)) is not None:
-        given = made.node
-    return last_name(given) == "LOCAL_STATE_DICT"
+    """Whether a call gives LOCAL_STATE_DICT."""
+    return is_local(context, keyword(call, "state_dict_type", 1))
 
 
 def _is_around_others(context: Context, call: ast.Call) -> bool:
@@ -290,7 +315,10 @@ def _local_types(context: Context) -> Iterator[Found]:
         is_asked = isinstance(call, ast.Call) and getattr(call.func, "attr", "") in _TYPED
         if context.fsdp1(member.value) == "StateDictType" and not is_asked:
             if isinstance(place, ast.Assign | ast.AnnAssign | ast.arguments | ast.keyword):
-                yield _raises(member)
+                if context.form == "torch":
+                    yield Found(LOCAL, member, Action.MANUAL, _OLD_FILES)
+                else:
+                    yield _raises(member)
 
 
 def _of_optimizers(context: Context, inside: Collection[ast.AST]) -> Iterator[Found]:
@@ -305,39 +333,37 @@ def _of_optimizers(context: Context, inside: Collection[ast.AST]) -> Iterator[Fo
             if attribute in inside or not (is_class or context.can_be_model(owner)):
                 continue
             if context.form == "torch":
-                yield _of_optimizer(context, attribute)
+                yield from _of_optimizer(context, attribute)
             else:
                 message = _OF_OPTIMIZERS.get(name, otherwise)
                 yield Found(OPTIMIZER, attribute, Action.RUNTIME, message)
 
 
-def _of_optimizer(context: Context, attribute: ast.Attribute) -> Found:
+def _of_optimizer(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     """A function for optimizer states where no type is set: FSDP1's default is whole ones."""
     how = Setting(offload="True")
     use = optimizer_states.getting(context, attribute, how)
     use = use or optimizer_states.loading(context, attribute, how)
     is_typed_here = is_typed(context.file, attribute) or context.program.has("set_state_dict_type")
-    taken = use and [n for n in use.imports if not context.means(n, attribute, f"{MODULE}.{n}")]
-    if use is None or taken or is_typed_here:
+    if use is None or is_typed_here:
         message = optimizer_states.by_hand(attribute.attr)
-        return Found(OPTIMIZER, attribute, Action.MANUAL, message)
-    return Found(
+        yield Found(OPTIMIZER, attribute, Action.MANUAL, message)
+        return
+    names = local_names(context, [use], attribute)
+    yield Found(
         OPTIMIZER,
         attribute,
         Action.REWRITE,
         use.message,
-        edits=lambda: _written(context, use),
-        imports=tuple(Import(MODULE, name, attribute) for name in use.imports),
+        edits=lambda: _written(context, use.named(names)),
+        imports=imports([use], names, attribute),
         removed=(attribute,),
     )
+    yield from use.behind(OPTIMIZER, attribute)
 
 
 def _written(context: Context, use: Use) -> list[Edit]:
-    around: ast.AST = context.file.statement(use.node)
-    if use.load is not None:
-        around = context.file.parents[around]  # both statements
-        if isinstance(around, ast.Module):
-            raise Refused("it changes two statements at module level together")
-    changed = context.statement(around)
+    changed = context.statement(context.file.statement(use.node))
     use.write(context, changed)
-    return changed.edits()
+    behind = use.loads.edits if use.loads is not None else ()
+    return [*changed.edits(), *(make() for make in behind)]

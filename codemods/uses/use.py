@@ -1,15 +1,25 @@
 """A use of a state dict, and the call of torch's function that takes its place."""
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit import layout
-from fsdp_migrate.codemods.edit.text import indentation, step
+from fsdp_migrate.codemods.edit.imports import is_directive
+from fsdp_migrate.codemods.edit.text import comments_between, indentation, step
+from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.codemods.uses.loads import Loads
+from fsdp_migrate.codemods.uses.options import MODULE
+from fsdp_migrate.findings import Action
 
 if TYPE_CHECKING:
     from fsdp_migrate.codemods.edit.statement import Statement
+
+
+# The class of the options, in the module of the functions.
+OPTIONS = "StateDictOptions"
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,11 +29,12 @@ class Use:
     Attributes:
         node: the call that is replaced.
         function: torch's function.
-        arguments: its arguments, in which the names of parts stand for them.
+        arguments: its arguments but for the options, in which the names of parts stand for them.
         parts: the code that it goes on with.
         message: what the finding says.
-        load: the statement `optimizer.load_state_dict(state)` behind one that makes the state, where there is one.
-        assigned: the name that the statement of the call gives its result to, "" where that is not used.
+        options: the options, as source; "" for torch's defaults.
+        config: the configuration of FSDP1's that says all that the options do, where there is one.
+        loads: what becomes of the load behind, where FSDP1's function only made the state; else None.
     """
 
     node: ast.Call
@@ -31,20 +42,34 @@ class Use:
     arguments: tuple[str, ...]
     parts: dict[str, ast.expr]
     message: str
-    load: ast.stmt | None = None
-    assigned: str = ""
+    options: str = ""
+    config: ast.expr | None = None
+    loads: Loads | None = None
 
     @property
     def imports(self) -> tuple[str, ...]:
         """What it needs of torch's module."""
-        has_options = any("StateDictOptions(" in each for each in self.arguments)
-        return (self.function, "StateDictOptions") if has_options else (self.function,)
+        has_options = self.options.startswith(f"{OPTIONS}(")
+        return (self.function, OPTIONS) if has_options else (self.function,)
 
     @property
     def is_on_rank_0(self) -> bool:
         """Whether it gets a model's whole tensors on the CPU of rank 0, and nothing on other ranks."""
-        options = "options=StateDictOptions(full_state_dict=True, cpu_offload=True)"
-        return self.function == "get_model_state_dict" and self.arguments[-1] == options
+        options = f"{OPTIONS}(full_state_dict=True, cpu_offload=True)"
+        return self.function == "get_model_state_dict" and self.options == options
+
+    def named(self, names: Mapping[str, str]) -> "Use":
+        """The same call, where torch's names are imported under others."""
+        return replace(self, function=names[self.function], options=under(names, self.options))
+
+    def behind(self, rule: Rule, of: ast.AST) -> Iterator[Found]:
+        """The findings at the load behind it, which changes with another construct."""
+        for statement, message in self.loads.changed if self.loads is not None else ():
+            yield Found(rule, statement, Action.REWRITE, message, of=of)
+
+    @property
+    def _given(self) -> tuple[str, ...]:
+        return (*self.arguments, f"options={self.options}") if self.options else self.arguments
 
     def write(self, context: Context, changed: "Statement", moved: int = 0) -> None:
         """Writes the call of torch's function, in a statement whose lines move to the left."""
@@ -52,37 +77,33 @@ class Use:
         start, end = file.span(self.node)
         line_start, line_end = file.line_starts[self.node.lineno - 1], file.lines(self.node)[1]
         behind = len(file.text[end:line_end].rstrip())
-        indent = len(indentation(file, statement))
-        is_loaded = self.load is not None or self.assigned
-        room = context.line_length - (indent if is_loaded else start - line_start + behind)
-        sources = {name: context.source(part) for name, part in self.parts.items()}
-        fits = layout.call(
-            self.function, self.arguments, room=room + moved, line=0, sources=sources
-        )
-        code = layout.call(
-            self.function,
-            self.arguments,
-            room=room + moved,
-            line=context.line_length - indent + moved,
-            step=step(file),
-            sources=sources,
-        )
-        if is_loaded:
-            self._write_load(changed, statement, code)
-        elif "\n" in fits and self._is_deep(context):
+        line = context.line_length - len(indentation(file, statement)) + moved
+        room = context.line_length - (start - line_start + behind) + moved
+        changed.lose([each for each in comments_between(file, start, end) if is_directive(each)])
+        if self.loads is not None:
+            code = self._code(context, line, line)
+            if self.loads.assigned:
+                code += f"\n{self.loads.assigned} = _optimizer.state_dict()"
+            changed.instead(code, statement, **self.parts)
+        elif "\n" in self._code(context, room, 0) and self._is_deep(context):
             of = "optimizer" if "_optimizer" in self.parts else "model"
             name = changed.new_name(context.local(f"{of}_state_dict", self.node))
             changed.replace(self.node, name)
+            code = self._code(context, line - len(f"{name} = "), line)
             changed.before(statement, f"{name} = {code}", **self.parts)
         else:
-            changed.replace(self.node, code, **self.parts)
+            changed.replace(self.node, self._code(context, room, line), **self.parts)
 
-    def _write_load(self, changed: "Statement", statement: ast.stmt, code: str) -> None:
-        if self.assigned:
-            code += f"\n{self.assigned} = _optimizer.state_dict()"
-        changed.instead(code, statement, **self.parts)
-        if self.load is not None and self.load is not statement:
-            changed.remove(self.load)
+    def _code(self, context: Context, room: int, line: int) -> str:
+        sources = {name: context.source(part) for name, part in self.parts.items()}
+        return layout.call(
+            self.function,
+            self._given,
+            room=room,
+            line=line,
+            step=step(context.file),
+            sources=sources,
+        )
 
     def _is_deep(self, context: Context) -> bool:
         """Whether the call is inside of an expression that evaluates it once, whatever the rest is."""
@@ -99,3 +120,28 @@ class Use:
                 return False
             node = parent
         return False
+
+
+def local_names(context: Context, uses: Iterable[Use], at: ast.AST) -> dict[str, str]:
+    """The names by which a place calls torch's functions and options: `torch_` in front of one that means something else."""
+    names = {}
+    for name in sorted({name for use in uses for name in use.imports} | {OPTIONS}):
+        means_it = context.means(name, at, f"{MODULE}.{name}")
+        names[name] = name if means_it else context.free(f"torch_{name}", at)
+    return names
+
+
+def imports(uses: Iterable[Use], names: Mapping[str, str], at: ast.AST) -> tuple[Import, ...]:
+    """The imports of what uses call by these names."""
+    needed = sorted({name for use in uses for name in use.imports})
+    found = []
+    for name in needed:
+        local = names[name]
+        found.append(Import(MODULE, name if local == name else f"{name} as {local}", at))
+    return tuple(found)
+
+
+def under(names: Mapping[str, str], options: str) -> str:
+    """Options by the name that their class has in a place."""
+    is_written_out = options.startswith(f"{OPTIONS}(")
+    return names[OPTIONS] + options.removeprefix(OPTIONS) if is_written_out else options

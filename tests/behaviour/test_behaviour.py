@@ -38,6 +38,7 @@ SHARED = {
     "state_dict_types",
     "trained_parameters",
     "uses",
+    "uses_of_state_dicts",
     "whole_parameters",
     "writeback",
 }

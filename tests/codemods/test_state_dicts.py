@@ -122,6 +122,24 @@ def test_a_load_is_as_strict_as_it_was(load: str, tmp_path: Path) -> None:
     assert "broadcast_from_rank0=True" in after
 
 
+LOADED = {
+    "": "both['model']",
+    "epoch = both['epoch'] if 'epoch' in both else 0": "both['model']",
+    "print(both['model'])": "dict(both['model'])",
+    "print(both[name])": "dict(both['model'])",
+    "print(len(both))": "dict(both['model'])",
+}
+
+
+@pytest.mark.parametrize("behind", LOADED)
+def test_a_dictionary_that_is_used_again_is_copied(behind: str, tmp_path: Path) -> None:
+    """Torch's function fills the dictionary that it is given with shards."""
+    load = f"with {FULL}:\n        model.load_state_dict(both['model'])"
+    text = f"{HEADER}def load(model, path, name):\n    both = torch.load(path)\n    {load}\n    {behind}\n"
+    after = "".join(analysed(tmp_path, text, "torch").after["train.py"].split())
+    assert f"set_model_state_dict(model,{LOADED[behind]},options" in after
+
+
 def test_a_program_with_models_side_by_side_gives_every_rank_its_own(tmp_path: Path) -> None:
     """Torch gives whole tensors on the CPU to rank 0 of all, and sends rank 0's to all."""
     text = f"{HEADER}net = FSDP(net, process_group=model_parallel.group())\n{SAVING}"
@@ -141,8 +159,11 @@ def test_saving_from_rank_0(form: str, tmp_path: Path) -> None:
     text = f"policy = FullStateDictConfig(rank0_only=True, offload_to_cpu=True)\n{SAVING}"
     text = HEADER + text.replace("FullStateDictConfig(True, True)", "policy")
     after = analysed(tmp_path, text, form).after["train.py"]
-    assert ("state = get_model_state_dict(\n        model, options=" in after) == (form != "bridge")
-    assert ("policy" in after) == ("state_dict_type" in after) == (form == "bridge")
+    is_rewritten = form != "bridge"
+    assert ("state = get_model_state_dict(model, options=policy)" in after) == is_rewritten
+    options = "policy = StateDictOptions(full_state_dict=True, cpu_offload=True)"
+    assert (options in after) == is_rewritten
+    assert ("state_dict_type" in after) == ("FullStateDictConfig" in after) == (not is_rewritten)
 
 
 @pytest.mark.parametrize(
@@ -187,17 +208,191 @@ def test_a_configuration_that_changes_or_is_read_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "code"),
     [
-        ("torch.save(optimizer.state_dict(), rank)", "FSDP331"),
-        ("torch.save(model.state_dict(), rank)", "FSDP334"),
-        ("trainer.save(rank)", "FSDP334"),
+        ("torch.save(optimizer.state_dict(), rank)", {"FSDP331"}),
+        ("torch.save(model.state_dict(), rank)", {"FSDP331", "FSDP334"}),
+        ("trainer.save(rank)", {"FSDP334"}),
     ],
 )
 def test_a_local_type_around_nothing_of_the_model_does_not_raise(
-    body: str, code: str, tmp_path: Path
+    body: str, code: set[str], tmp_path: Path
 ) -> None:
     context = "with FSDP.state_dict_type(model, StateDictType.LOCAL_STATE_DICT):"
     text = f"{HEADER}model = FSDP(net)\n{context}\n    {body}\n"
-    assert analysed(tmp_path, text).codes("with") == {code}
+    found = analysed(tmp_path, text)
+    assert found.codes("with") == code
+    raising = [f for f in found.findings if f.message.startswith("Raises for this type")]
+    assert len(raising) == (code == {"FSDP334"})
+
+
+@pytest.mark.parametrize("kind", ["SHARDED_STATE_DICT", "LOCAL_STATE_DICT", "FULL_STATE_DICT"])
+def test_shards_that_other_code_asks_for_need_no_context(kind: str, tmp_path: Path) -> None:
+    context = f"with FSDP.state_dict_type(model, StateDictType.{kind}):"
+    text = f"{HEADER}def save(model, trainer, rank):\n    {context}\n        trainer.save(rank)\n"
+    program = analysed(tmp_path, text, "torch")
+    is_whole = kind == "FULL_STATE_DICT"
+    assert program.is_kept(context) is is_whole
+    assert ("\n    trainer.save(rank)\n" in program.after["train.py"]) is not is_whole
+    wanted = {"FULL_STATE_DICT": {"FSDP331"}, "LOCAL_STATE_DICT": {"FSDP331", "FSDP334"}}
+    assert program.codes("with") == wanted.get(kind, {"FSDP331"})
+
+
+def test_a_configuration_of_shards_becomes_no_option_that_nobody_asked_for(tmp_path: Path) -> None:
+    context = "with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT"
+    body = "return model.state_dict(), FSDP.optim_state_dict(model, optimizer)"
+    ends = {
+        "):": "get_optimizer_state_dict(model, optimizer)",
+        ", ShardedStateDictConfig(True)):": "get_model_state_dict(model, options=StateDictOptions(cpu_offload=True))",
+        ", None, ShardedOptimStateDictConfig()):": (
+            "get_optimizer_state_dict(model, optimizer, options=StateDictOptions(cpu_offload=True))"
+        ),
+        ", None, ShardedOptimStateDictConfig(False)):": "get_optimizer_state_dict(model, optimizer)",
+    }
+    names = (
+        "from torch.distributed.fsdp import ShardedOptimStateDictConfig, ShardedStateDictConfig\n"
+    )
+    for end, wanted in ends.items():
+        text = f"{names}{HEADER}def save(model, optimizer):\n    {context}{end}\n        {body}\n"
+        after = "".join(analysed(tmp_path, text, "torch").after["train.py"].split())
+        assert wanted.replace(" ", "") in after
+
+
+def test_options_that_a_block_repeats_are_written_once(tmp_path: Path) -> None:
+    body = "a = model.state_dict()\n        b = FSDP.optim_state_dict(model, o)"
+    text = f"{HEADER}def save(model, o):\n    with {FULL}:\n        {body}\n    return a, b\n"
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert after.endswith(
+        "def save(model, o):\n"
+        "    options = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
+        "    a = get_model_state_dict(model, options=options)\n"
+        "    b = get_optimizer_state_dict(model, o, options=options)\n"
+        "    return a, b\n"
+    )
+    taken = text.replace("(model, o):", "(model, o, options):")
+    assert (
+        "    options_ = StateDictOptions(" in analysed(tmp_path, taken, "torch").after["train.py"]
+    )
+
+
+POLICY = f"""{HEADER}def save(model, other):
+    policy = FullStateDictConfig(True, True)
+    with {FULL.replace("FullStateDictConfig(True, True)", "policy")}:
+        state = model.state_dict()
+    ANOTHER
+    return state
+"""
+
+
+@pytest.mark.parametrize(
+    ("another", "becomes_options"),
+    [
+        ("pass", True),
+        (
+            "policy = FullStateDictConfig(True, True)\n"
+            "    with FSDP.state_dict_type(other, StateDictType.FULL_STATE_DICT, policy):\n"
+            "        more = other.state_dict()",
+            True,
+        ),
+        ("print(policy)", False),
+        ("policy = other.policy", False),
+        (
+            "with FSDP.state_dict_type(other, StateDictType.SHARDED_STATE_DICT, policy):\n"
+            "        more = other.state_dict()",
+            False,
+        ),
+        (
+            "with FSDP.state_dict_type(other, StateDictType.FULL_STATE_DICT, policy):\n"
+            "        other.save()",
+            False,
+        ),
+    ],
+)
+def test_a_configuration_that_blocks_alone_read_becomes_their_options(
+    another: str, becomes_options: bool, tmp_path: Path
+) -> None:
+    after = analysed(tmp_path, POLICY.replace("ANOTHER", another), "torch").after["train.py"]
+    options = "    policy = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
+    assert (options in after) is becomes_options
+    assert ("state = get_model_state_dict(model, options=policy)" in after) is becomes_options
+
+
+def test_a_name_that_the_file_has_for_something_else_is_imported_under_another(
+    tmp_path: Path,
+) -> None:
+    own = "def get_model_state_dict(model):\n    return model\n\n\n"
+    after = analysed(tmp_path, f"{HEADER}{own}{SAVING}", "torch").after["train.py"]
+    assert "get_model_state_dict as torch_get_model_state_dict" in after
+    assert "state = torch_get_model_state_dict(" in after
+
+
+LOAD = """\
+def load(model, optimizer, states, whole):
+    BEFORE
+    states = FSDP.optim_state_dict_to_load(model, optimizer, states)
+    BEHIND
+"""
+SET = (
+    "set_optimizer_state_dict(\n        model,\n        optimizer,\n        states,\n"
+    "        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),\n    )\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("behind", "wanted"),
+    [
+        ("optimizer.load_state_dict(states)", f"    {SET}"),
+        ("assert states is not None\n    optimizer.load_state_dict(states)", f"    {SET}"),
+        (
+            "optimizer.load_state_dict(states)\n    return states",
+            f"    {SET}    states = optimizer.state_dict()\n    optimizer.load_state_dict(states)\n    return states\n",
+        ),
+        ("return states", f"    {SET}    states = optimizer.state_dict()\n    return states\n"),
+    ],
+)
+def test_states_are_loaded_once(behind: str, wanted: str, tmp_path: Path) -> None:
+    text = HEADER + LOAD.replace("    BEFORE\n", "").replace("BEHIND", behind)
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert after.endswith(f"def load(model, optimizer, states, whole):\n{wanted}")
+
+
+IN_A_BRANCH = f"""{HEADER}def load(model, optimizer, states, whole):
+    if whole:
+        states = FSDP.optim_state_dict_to_load(model, optimizer, states)
+    REST
+"""
+
+
+@pytest.mark.parametrize(
+    ("rest", "wanted"),
+    [
+        ("optimizer.load_state_dict(states)", "else:\n        optimizer.load_state_dict(states)\n"),
+        (
+            "\n    optimizer.load_state_dict(states)",
+            "else:\n        optimizer.load_state_dict(states)\n",
+        ),
+        (
+            "else:\n        states = torch.load(states)\n    optimizer.load_state_dict(states)",
+            "else:\n        states = torch.load(states)\n        optimizer.load_state_dict(states)\n",
+        ),
+        (
+            "else:\n        states = FSDP.flatten_sharded_optim_state_dict(states, model, optimizer)\n"
+            "    optimizer.load_state_dict(states)",
+            "else:\n        set_optimizer_state_dict(model, optimizer, states)\n",
+        ),
+        (
+            "elif model:\n        states = None\n    optimizer.load_state_dict(states)",
+            "    optimizer.load_state_dict(states)\n",
+        ),
+        ("# all\n    optimizer.load_state_dict(states)", "    optimizer.load_state_dict(states)\n"),
+        ("optimizer.load_state_dict(states)\n    return states", "    return states\n"),
+    ],
+)
+def test_a_load_of_both_branches_goes_to_the_other_one(
+    rest: str, wanted: str, tmp_path: Path
+) -> None:
+    after = analysed(tmp_path, IN_A_BRANCH.replace("REST", rest), "torch").after["train.py"]
+    assert after.endswith(wanted)
+    is_loaded_again = "states = optimizer.state_dict()" in after
+    assert is_loaded_again is ("else" not in wanted)
 
 
 @pytest.mark.parametrize("name", ["state_dict_type", "set_state_dict_type"])

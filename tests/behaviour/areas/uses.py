@@ -73,12 +73,16 @@ def migrated(source: str, form: str) -> str:
     return after
 
 
-def run(api: Any, body: str, *given: Any) -> Any:
-    """What the function `run` of a program returns."""
+def run(api: Any, body: str, *given: Any, bridge: str = "bridge") -> Any:
+    """What the function `run` of a program returns.
+
+    Args:
+        bridge: the form of the program where it would be on the bridge.
+    """
     source = f"{HEAD}{body}"
     form = FORMS.get(api.FSDP.__name__)
     if api.FSDP.__module__.startswith("fsdp_migrate"):
-        form = "bridge"
+        form = bridge
     names: dict[str, Any] = {}
     exec(compile(migrated(source, form) if form else source, "program", "exec"), names)
     return names["run"](*given)

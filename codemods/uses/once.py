@@ -1,0 +1,137 @@
+"""Options that several state dicts share, written once: under the name of FSDP1's configuration, or above a block."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.edit import layout
+from fsdp_migrate.codemods.edit.text import indentation, step
+from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.uses.use import OPTIONS, Use, imports, local_names
+from fsdp_migrate.findings import Action
+
+if TYPE_CHECKING:
+    from fsdp_migrate.codemods.uses.contexts import Block
+
+
+@dataclass
+class Once:
+    """The configurations that become options, under the names that they have.
+
+    Attributes:
+        names: these names, by the expressions that read them.
+        values: the calls that make the configurations, each with a use of the options that take its place.
+    """
+
+    names: dict[ast.expr, str] = field(default_factory=dict)
+    values: dict[ast.Call, Use] = field(default_factory=dict)
+
+    def of(self, use: Use) -> Use:
+        """A use by the name of its configuration, where that becomes options."""
+        name = self.names.get(use.config) if use.config is not None else None
+        return use if name is None else replace(use, options=name)
+
+    @property
+    def removed(self) -> list[ast.AST]:
+        """FSDP1's code that goes."""
+        return [value.func for value in self.values]
+
+    def edits(self, context: Context) -> list[Edit]:
+        """The edits that write the options."""
+        return [
+            _edit(context, use.named(local_names(context, [use], value)).options, value)
+            for value, use in self.values.items()
+        ]
+
+    def imports(self, context: Context) -> list[Import]:
+        """What the options need."""
+        needed: list[Import] = []
+        for value, use in self.values.items():
+            names = local_names(context, [use], value)
+            needed += [i for i in imports([use], names, value.func) if OPTIONS in i.name]
+        return needed
+
+    def found(self, rule: Rule, of: ast.AST) -> Iterator[Found]:
+        """The findings at the configurations, which change with the blocks that read them."""
+        message = f"Replaced by `{OPTIONS}`, which torch's functions for state dicts take."
+        for value in self.values:
+            yield Found(rule, value, Action.REWRITE, message, of=of)
+
+
+def written_once(context: Context, blocks: Iterable["Block"]) -> Once:
+    """The configurations that only blocks read which all take the same options from them."""
+    once = Once()
+    readers: dict[ast.expr, Block] = {}
+    uses: dict[ast.expr, list[Use]] = {}
+    for block in blocks:
+        for name, position in (("state_dict_config", 2), ("optim_state_dict_config", 3)):
+            config = keyword(block.call, name, position)
+            if config is not None:
+                readers[config] = block
+        for use in block.uses:
+            if use.config is not None:
+                uses.setdefault(use.config, []).append(use)
+    for config in uses:
+        if not isinstance(config, ast.Name) or config in once.names:
+            continue
+        reads = context.file.reads(config)
+        made = _made(context, config)
+        shared = [use for read in reads for use in uses.get(read, ())]
+        if not made or not all(read in readers for read in reads):
+            continue
+        if len({use.options for use in shared}) == 1 and _is_the_same_above(shared[0].options):
+            once.names |= dict.fromkeys(reads, config.id)
+            once.values |= dict.fromkeys(made, shared[0])
+    return once
+
+
+def _made(context: Context, config: ast.Name) -> list[ast.Call]:
+    """The calls that give a name its configurations, in assignments that no other file reads; nothing if it has others."""
+    variable = context.file.variable(config)
+    if variable is None or len(variable.bindings) != len(variable.assigned):
+        return []
+    made = []
+    for assigned in variable.assigned:
+        is_alone = isinstance(context.removable(assigned), ast.Assign)
+        if not is_alone or not isinstance(assigned.value, ast.Call):
+            return []
+        if not (context.fsdp1(assigned.value.func) or "").endswith("StateDictConfig"):
+            return []
+        made.append(assigned.value)
+    return made
+
+
+def _is_the_same_above(options: str) -> bool:
+    """Whether options mean the same where the configuration is made: its flags do, a type may be known later."""
+    return "full_state_dict=True" in options or (bool(options) and "full_state_dict" not in options)
+
+
+def repeated(uses: Iterable[Use]) -> str:
+    """The options that a block writes out more than once; "" if there are none."""
+    counts = Counter(use.options for use in uses if use.options.startswith(f"{OPTIONS}("))
+    code, count = next(iter(counts.most_common(1)), ("", 0))
+    return code if count > 1 else ""
+
+
+def assignment(context: Context, name: str, code: str, block: ast.stmt) -> str:
+    """The statement above a block that gives options a name."""
+    room = context.line_length - len(indentation(context.file, block)) - len(f"{name} = ")
+    return f"{name} = {_call(context, code, room)}"
+
+
+def _edit(context: Context, code: str, value: ast.Call) -> Edit:
+    file = context.file
+    indent = indentation(file, file.statement(value))
+    room = context.line_length - (file.span(value)[0] - file.line_starts[value.lineno - 1])
+    return context.replace(value, _call(context, code, room).replace("\n", f"\n{indent}"))
+
+
+def _call(context: Context, code: str, room: int) -> str:
+    function, _, inside = code.removesuffix(")").partition("(")
+    arguments = inside.split(", ")
+    return layout.call(
+        function, arguments, room=room, line=context.line_length, step=step(context.file)
+    )

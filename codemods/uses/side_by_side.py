@@ -1,0 +1,43 @@
+"""Models side by side: each is split over a group of ranks, which has a first rank of its own.
+
+Torch gives whole tensors on the CPU to rank 0 of all ranks, and sends what rank 0 loads to all. Tensor parallelism by
+DTensors is not meant: rank 0 has such a model as a whole.
+"""
+
+import ast
+import re
+
+from fsdp_migrate.codemods.constructor.construction import SIGNATURE
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.uses.options import values
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.models import models_of
+
+_SPLIT = r"model_parallel|pipeline_parallel|get_data_parallel_(?:rank|group)"
+_BY_DTENSORS = r"parallelize_module"
+_GROUP = re.compile(r"\bprocess_group[\"']?\s*[:=]")
+
+
+def is_side_by_side(context: Context) -> bool:
+    """Whether rank 0 of a model may be another rank than the first of all."""
+    paths = context.program.reach.of(context.file.path)
+    loaded = (context.program.load(path) for path in paths if context.program.mentions(path))
+    files = [file for file in loaded if file is not None]
+    constructors = models_of(context.program).constructors
+    makers = [(file, call) for file in files for call in constructors(file)]
+    if not makers:
+        return re.search(_SPLIT, context.file.text) is not None
+    words = _SPLIT if context.program.has(_BY_DTENSORS) else f"{_SPLIT}|tensor_parallel"
+    if not any(re.search(words, file.text) for file in files):
+        return False
+    return any(_has_group(context, file, call) for file, call in makers)
+
+
+def _has_group(context: Context, file: File, call: ast.Call) -> bool:
+    """Whether a constructor is given a group of ranks, or one dimension of a mesh."""
+    if keyword(call, "process_group", SIGNATURE.index("process_group")) is not None:
+        return True
+    if any(each.arg is None for each in call.keywords) and _GROUP.search(file.text):
+        return True
+    mesh = keyword(call, "device_mesh")
+    return mesh is not None and any(isinstance(v, ast.Subscript) for v in values(file, mesh))
