@@ -117,10 +117,13 @@ def _shared(command: F) -> F:
             multiple=True,
             metavar="CODES",
             callback=_codes,
-            help="Use all rules but these.",
+            help="Use all rules except these.",
         ),
         click.option(
-            "--exclude", multiple=True, metavar="GLOB", help="Leave files out, as in .gitignore."
+            "--exclude",
+            multiple=True,
+            metavar="GLOB",
+            help="Skip these files; patterns as in .gitignore.",
         ),
         click.option(
             "--format",
@@ -139,7 +142,7 @@ def _shared(command: F) -> F:
             default="2.8",
             metavar="X.Y",
             callback=_release,
-            help="The oldest torch release that the program is for.",
+            help="The oldest torch release that the program must run with.",
         ),
         click.option(
             "--report",
@@ -157,26 +160,31 @@ def _shared(command: F) -> F:
             type=click.IntRange(min=1),
             default=1,
             metavar="N",
-            help="Analyse the files in this many processes, where there are enough of them.",
+            help="Analyse files in up to this many processes.",
         ),
         click.option(
             "--stdin-filename",
             type=click.Path(dir_okay=False),
             default=STDIN,
             metavar="FILE",
-            help="The name of what `-` reads from standard input: its imports and settings are looked up from there.",
+            help="The file name for the program that `-` reads: imports and settings are looked up from there.",
         ),
         click.option(
-            "--statistics", is_flag=True, help="Count the findings of each rule, instead of a list."
+            "--statistics",
+            is_flag=True,
+            help="Print the number of findings for each rule, instead of a list.",
         ),
         click.option(
-            "-q", "--quiet", is_flag=True, help="Print findings and errors, nothing else."
+            "-q",
+            "--quiet",
+            is_flag=True,
+            help="Print only findings and errors, each finding on its own line.",
         ),
         click.option(
             "-v",
             "--verbose",
             is_flag=True,
-            help="Print every finding, and what was read: settings, files, time.",
+            help="Print every finding, also imports and references, and what was read.",
         ),
     ]
     for decorate in reversed(decorators):
@@ -189,16 +197,18 @@ def _shared(command: F) -> F:
 @click.option(
     "--diff",
     is_flag=True,
-    help="Print a diff that `git apply` takes in the root of the repository, and write nothing.",
+    help="Print a diff for `git apply` in the root of the repository, and write nothing.",
 )
 @click.option(
-    "--check", is_flag=True, help="List all findings and write nothing; exit 1 as check does."
+    "--check",
+    is_flag=True,
+    help="List findings and write nothing; exit 1 if any remain, like check.",
 )
 @click.option(
     "--vendor",
     metavar="DIR",
     type=click.Path(file_okay=False, resolve_path=True, path_type=Path),
-    help="Copy the runtime into this folder of the programs, and import it from there.",
+    help="Copy fsdp_migrate.runtime into this folder of the program, and import it from there.",
 )
 @click.option(
     "--mark",
@@ -219,7 +229,11 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
 
 @cli.command(cls=Configured)
 @_shared
-@click.option("--bridge", is_flag=True, help="Also list what is already on the bridge.")
+@click.option(
+    "--bridge",
+    is_flag=True,
+    help="Also list what uses FSDP1's interface through fsdp_migrate.runtime.",
+)
 @click.option(
     "--baseline",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -234,7 +248,7 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
 def check(ctx: click.Context, /, **arguments: Any) -> None:
     """List each use of torch's FSDP1, and how it is handled.
 
-    A program whose imports come from fsdp_migrate.runtime has been migrated: --bridge lists what it uses of it.
+    A program whose imports come from fsdp_migrate.runtime is already migrated; --bridge also lists its uses.
     """
     from fsdp_migrate.run import Request, run
 

@@ -63,9 +63,8 @@ def check_ties(root: nn.Module, units: Collection[nn.Module], ignored: Ignored) 
         for parameter, path in parameters.items():
             if parameter in seen:
                 raise ValueError(
-                    f"{path!r} and {seen[parameter]!r} are one parameter in two units, and sharding would "
-                    "cut the tie: change auto_wrap_policy so that one unit holds both, such as "
-                    "the whole model's"
+                    f"{path!r} and {seen[parameter]!r} are the same parameter in two units, and sharding would "
+                    "untie them: change auto_wrap_policy so that one unit contains both"
                 )
         seen.update(parameters)
 

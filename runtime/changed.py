@@ -54,8 +54,8 @@ def of_norm(gradients: Any) -> None:
     if any(isinstance(each, DTensor) for each in gradients):
         say(
             "FSDP302",
-            "torch.nn.utils.clip_grad_norm_ clips by the norm over all ranks: under FSDP1 each rank clipped by the "
-            "norm of its own shards",
+            "torch.nn.utils.clip_grad_norm_ now clips by the global norm. Under FSDP1 it clipped each rank by its "
+            "local norm, which is smaller: check max_norm",
         )
 
 
@@ -64,8 +64,8 @@ def of_parallel_norm(parameters: Any) -> None:
     if any(isinstance(p, DTensor) and tensor_parallel.is_parallel(p) for p in parameters):
         say(
             "FSDP302",
-            "clip_grad_norm_ clips by the norm over all ranks, those of tensor parallelism too: under FSDP1 each of "
-            "these clipped by the norm of its own part of the model",
+            "clip_grad_norm_ now clips by the norm over all ranks. Under FSDP1 each tensor-parallel rank clipped by the "
+            "norm of its own part of the model, which is smaller: check max_norm",
         )
 
 
@@ -80,9 +80,9 @@ def of_load(optimizer: Any, given: dict[str, Any]) -> None:
     if plain:
         say(
             "FSDP335",
-            f"the states of {plain} parameters are plain tensors, such as FSDP1's optimizer.state_dict() had of each "
-            "rank's shards, and the parameters are DTensors: the next step() fails. `fsdp-migrate checkpoint "
-            "convert` joins such files, and optim_state_dict_to_load takes the result",
+            f"the loaded states of {plain} parameters are plain tensors, as in FSDP1's per-rank files, but the parameters "
+            "are DTensors, so the next optimizer.step() raises. Convert the files with `fsdp-migrate checkpoint convert`, and "
+            "load the result with optim_state_dict_to_load of fsdp_migrate.runtime",
         )
 
 
@@ -94,7 +94,6 @@ def of_collective(operator: Any, args: Any, kwargs: Any) -> None:
     """Raises what says what to write, where c10d is given a DTensor: FSDP1's parameters and gradients were plain."""
     raise UnsupportedInFSDP2(
         "FSDP508",
-        f"torch.distributed takes no DTensor ({operator.name()}), which a sharded model's parameters, gradients and "
-        "their norms are",
-        "give it this rank's part, as FSDP1 did: local_shard(p) of fsdp_migrate.runtime, or p.to_local()",
+        f"{operator.name()} does not support DTensors, and parameters, gradients and norms of a sharded model are DTensors",
+        "pass this rank's shard, p.to_local() or local_shard(p) of fsdp_migrate.runtime",
     )

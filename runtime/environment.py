@@ -16,16 +16,16 @@ def tell_of_variables(modules: Iterable[nn.Module], param_dtype: torch.dtype | N
     if os.environ.get("FSDP_USE_FULL_PREC_IN_EVAL") == "1" and param_dtype is not None:
         say(
             "FSDP217",
-            f"FSDP2 does not read FSDP_USE_FULL_PREC_IN_EVAL=1: evaluation runs in {param_dtype}, mixed_precision's "
-            "param_dtype. Evaluate a model in full precision that was sharded without it",
+            f"FSDP_USE_FULL_PREC_IN_EVAL=1 has no effect under FSDP2: evaluation runs in {param_dtype}, the param_dtype. "
+            "To evaluate in full precision, shard another copy of the model without mixed_precision",
         )
     if os.environ.get("FSDP_USE_UNSAFE_SETATTR") == "1":
         names = sorted({type(each).__name__ for each in modules if _sets_attributes_itself(each)})
         if names:
             say(
                 "FSDP217",
-                f"FSDP2 does not read FSDP_USE_UNSAFE_SETATTR=1: it sets parameters through __setattr__ of {names[0]}. "
-                "Let that pass parameters on to nn.Module",
+                "FSDP_USE_UNSAFE_SETATTR=1 has no effect under FSDP2, which sets parameters through __setattr__ of "
+                f"{names[0]}. Let that method pass parameters on to nn.Module",
             )
 
 

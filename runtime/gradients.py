@@ -84,8 +84,8 @@ def _tell_of_dropped(unit: Any, notes: Notes) -> None:
     if not has_gradients(unit):
         say(
             "FSDP102",
-            "gradients were dropped between forward and backward: FSDP1 went on with them there, under SHARD_GRAD_OP "
-            "with use_orig_params=True, and added the new ones",
+            "gradients were set to None between forward and backward. Under FSDP1 with SHARD_GRAD_OP and "
+            "use_orig_params=True they were kept, and the new gradients were added to them",
         )
 
 
@@ -199,5 +199,5 @@ def require_reduced(parameters: list[torch.Tensor]) -> None:
     """Raises RuntimeError where an optimizer would step on gradients that are not reduced."""
     if any(is_unreduced(p.grad) for p in parameters):
         raise RuntimeError(
-            "the gradients are not reduced: the last backward() before step() must run outside no_sync()"
+            "the gradients are not reduced yet: run the last backward() before step() outside no_sync()"
         )

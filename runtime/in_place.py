@@ -84,8 +84,8 @@ def _each(
             yield module, options
         if not isinstance(module, FSDPModule):
             raise RuntimeError(
-                f"units() gave {unit.name or 'the model'} out to be sharded: call fully_shard(module, **options) "
-                "before the next one"
+                f"{unit.name or 'the model'} was not sharded: call fully_shard(module, **options) for each module "
+                "that units() yields"
             )
         after_sharding(module, own)
         sharded.append(module)
@@ -98,13 +98,13 @@ def _each(
 
 
 def _say_it_is_no_unit(unit: Planned, has_parameters: bool) -> None:
-    where = "its parameters belong to the unit around it"
+    where = "its parameters belong to the unit that contains it"
     if not has_parameters:
-        where = "the modules in it that are units stay so, without one around them"
+        where = "the modules in it are still sharded by themselves"
     say(
         "FSDP007",
-        f"{unit.name or 'the model'} is no unit, as fully_shard takes no {type(unit.module).__name__} without a forward: "
-        f"{where}, and counts of units are lower than FSDP1's",
+        f"{unit.name or 'the model'} is not sharded by itself, because fully_shard does not accept a "
+        f"{type(unit.module).__name__} without a forward: {where}. Code that counts units finds fewer than under FSDP1",
     )
 
 
@@ -264,7 +264,7 @@ def _check_batch_norms(new_units: list[Any]) -> None:
         for module in own_modules(unit, ()):
             if isinstance(module, _BatchNorm) and not runs_in_full_precision(module):
                 raise ValueError(
-                    f"{type(module).__name__} would run in {dtype}, and FSDP1 made a unit in full precision of it: "
-                    "shard it by itself, behind run_in_full_precision(module) and without an mp_policy, or take "
-                    "the loop over units(model, ...) (fsdp-migrate explain FSDP213)"
+                    f"{type(module).__name__} would run in {dtype}; FSDP1 kept it in full precision. Call "
+                    "run_in_full_precision(module) and shard it by itself without an mp_policy, or use a loop over "
+                    "units(model, ...), both of fsdp_migrate.runtime (fsdp-migrate explain FSDP213)"
                 )

@@ -146,8 +146,8 @@ def _warn_of_hidden_names(model: nn.Module) -> None:
     names = [name for name in _HIDDEN if name in given]
     if names:
         warnings.warn(
-            f"{classes[2].__name__} has {' and '.join(names)} of its own, which FSDP1's wrapper hid: asked for on the "
-            "model they are its own now. Rename them, or use --form bridge (fsdp-migrate explain FSDP005)",
+            f"{classes[2].__name__} defines {' and '.join(names)} itself. FSDP1's wrapper hid that; now the model's own is "
+            "used. Rename it, or use --form bridge (fsdp-migrate explain FSDP005)",
             stacklevel=5,
         )
 

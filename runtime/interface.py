@@ -67,9 +67,9 @@ class Interface:
         """Raises :class:`UnsupportedInFSDP2`: FSDP2 reduces gradients itself."""
         raise UnsupportedInFSDP2(
             "FSDP361",
-            "register_comm_hook() has no counterpart in FSDP2",
-            "to compress gradients pass MixedPrecision(reduce_dtype=...); set_custom_reduce_scatter() and "
-            "set_all_reduce_hook() change the communication itself",
+            "FSDP2 has no register_comm_hook()",
+            "to compress gradients, pass MixedPrecision(reduce_dtype=...); to change the communication, use "
+            "set_custom_reduce_scatter() and set_all_reduce_hook()",
         )
 
     @staticmethod

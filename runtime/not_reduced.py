@@ -38,8 +38,8 @@ class NotReduced(torch.Tensor):
             return NotReduced._of(func(*on_meta, **(kwargs or {})).shape, args[0])
         raise UnsupportedInFSDP2(
             "FSDP311",
-            "a gradient is read inside of no_sync(), before it is reduced",
-            "read it after the backward outside of no_sync(); FSDP2 keeps it apart from the parameter until then",
+            "a gradient is read inside no_sync(), before it is reduced",
+            "read it after the backward pass outside no_sync(), because FSDP2 stores it separately until then",
         )
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]

@@ -32,8 +32,8 @@ class _Stale:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise StaleParameter(
-            "this parameter was replaced when its module was sharded: take it from model.parameters() "
-            "after that"
+            "this parameter was replaced when its module was sharded: use model.parameters() "
+            "after sharding"
         )
 
     def __repr__(self, **options: Any) -> str:
@@ -89,8 +89,8 @@ def _replace_in(optimizer: Optimizer, successors: Mapping[torch.Tensor, nn.Param
         if any(isinstance(p, DTensor) for p in known):
             say(
                 "FSDP206",
-                "an optimizer of before the sharding has parameters of tensor parallelism: it trains them now, and "
-                "FSDP1 left them as they were",
+                "an optimizer that was created before sharding holds tensor-parallel parameters. It trains them now; under "
+                "FSDP1 it did not change them",
             )
         group["params"][:] = [successors.get(p, p) for p in group["params"]]
     for old in [p for p in optimizer.state if p in successors]:

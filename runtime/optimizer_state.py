@@ -257,7 +257,10 @@ def _to_load(
     states = {}
     for name in sorted(saved["state"], key=str):
         if isinstance(name, str) and optimizer_keys.clean(name) not in known:
-            warnings.warn(f"{name!r} is no parameter's: its state is loaded as it is", stacklevel=4)
+            warnings.warn(
+                f"{name!r} is not the name of a parameter: its state is loaded unchanged",
+                stacklevel=4,
+            )
             states[name] = _mapped(saved["state"][name], torch.clone)
             continue
         owner = _owner(name, owners)
@@ -283,7 +286,7 @@ def _as_held(
     if value.dim() == owner.dim() and value.shape != owner.shape:
         raise ValueError(
             f"a state of {name!r} has the shape {tuple(value.shape)} and the parameter "
-            f"{tuple(owner.shape)}: was it saved of one rank's shard?"
+            f"{tuple(owner.shape)}: it may be the shard of one rank"
         )
     if isinstance(owner, DTensor):
         return apart_from(sharded_as(value, owner), value)
@@ -298,7 +301,9 @@ def _owner(name: Any, owners: dict[str, nn.Parameter]) -> nn.Parameter:
         )
     owner = owners.get(optimizer_keys.clean(name))
     if owner is None:
-        raise ValueError(f"the optimizer's state dict names {name!r}, which the optimizer has not")
+        raise ValueError(
+            f"the optimizer's state dict contains {name!r}, which the optimizer does not have"
+        )
     return owner
 
 
@@ -328,7 +333,7 @@ def _groups_to_load(
         found, *more = {of.get(parameter) for parameter in group} or {number}
         if more or found is None:
             raise ValueError(
-                f"group {number} of the optimizer is no group of its state dict: make the same groups as before"
+                f"group {number} of the optimizer is not in its state dict: create the same groups as before"
             )
         options = copy.deepcopy(saved[found])
         loaded.append({**options, "params": [keys[parameter] for parameter in group]})

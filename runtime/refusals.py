@@ -15,9 +15,9 @@ class PrivatePart(UnsupportedInFSDP2, AttributeError):
     def __init__(self, name: str) -> None:
         super().__init__(
             "FSDP366",
-            f"{name} is private to FSDP1 and FSDP2 has no such part",
-            "the parameters are DTensors: p.to_local() is this rank's shard, p.full_tensor() the whole; unshard() and "
-            "reshard() gather and free one unit",
+            f"{name} is a private attribute of FSDP1, which FSDP2 does not have",
+            "parameters are DTensors, use p.to_local() for this rank's shard and p.full_tensor() for the whole parameter; use "
+            "unshard() and reshard() to gather and free a unit",
         )
 
 
@@ -27,8 +27,8 @@ class PartOfShardedTensor(UnsupportedInFSDP2, AttributeError):
     def __init__(self, name: str) -> None:
         super().__init__(
             "FSDP524",
-            f"{name} is a part of ShardedTensor, and sharded state dicts of FSDP2 hold DTensors",
-            "value.to_local() is this rank's shard, value.full_tensor() the whole",
+            f"{name} is a method of ShardedTensor, but FSDP2's sharded state dicts hold DTensors",
+            "use value.to_local() for this rank's shard and value.full_tensor() for the whole tensor",
         )
 
 

@@ -30,8 +30,8 @@ class Unit:
 
     def __deepcopy__(self, memo: Any) -> Any:
         raise TypeError(
-            "cannot copy a model that is sharded: copy it before that, or load its state dict into "
-            "another one"
+            "cannot copy a sharded model: copy it before sharding, or load its state dict into "
+            "another model"
         )
 
     def apply(self, fn: Callable[[nn.Module], None]) -> Any:

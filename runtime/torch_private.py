@@ -35,9 +35,9 @@ apply_to_tensors = _apply_to_tensors
 def warn_of_newer_torch(version: str) -> None:
     """Warns where ``version`` is newer than every release that was tried."""
     if _release(version) > _release(TRIED[-1]):
-        text = f"tried with torch {', '.join(TRIED)}, and not with {version}"
+        text = f"tested with torch {', '.join(TRIED)}, not with {version}"
         warnings.warn(
-            f"fsdp-migrate's runtime was {text}: `fsdp-migrate verify` shows if a program trains the same",
+            f"fsdp_migrate.runtime was {text}. Run `fsdp-migrate verify` to check that the program trains the same",
             stacklevel=3,
         )
 

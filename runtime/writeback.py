@@ -83,8 +83,8 @@ def tell_of_change(unit: Any) -> None:
         if not torch.equal(before, now.to_local().to(before)):
             changed.say(
                 "FSDP321",
-                "a parameter was changed after a forward without backward had left it gathered: FSDP1 showed, and saved, "
-                "the value of before until the next backward, and this is the new one",
+                "a parameter was changed after a forward without backward, while it was gathered. Under FSDP1 the old value "
+                "was shown and saved until the next backward; this is the new one",
             )
             return
 

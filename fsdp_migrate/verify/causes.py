@@ -169,13 +169,13 @@ _CAUSES = {
     ),
     "no-sync-not-reset": (
         "gradients are reduced {now} times, {before} times in the original",
-        "set_requires_gradient_sync(False) stays in force: call set_requires_gradient_sync(is_last) before every micro-batch, "
-        "or use no_sync of fsdp_migrate.runtime, which resets it.",
+        "set_requires_gradient_sync(False) remains in effect. Call set_requires_gradient_sync(is_last) before every "
+        "micro-batch, or use no_sync of fsdp_migrate.runtime, which resets it.",
     ),
     "local-clip": (
-        "the gradients are clipped by the norm of each rank's own part",
-        "Clip with torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm), which takes the norm of the whole. "
-        "A norm of .to_local() or of ._local_tensor is one rank's.",
+        "each rank clips its gradients by its local norm",
+        "Clip with torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm), which uses the global norm. "
+        "A norm of .to_local() or of ._local_tensor is the norm of one rank's shard.",
     ),
     "averaging": (
         "the gradients are {factor:.4g} times the original's, on {ranks} ranks",
@@ -184,18 +184,18 @@ _CAUSES = {
     ),
     "buffer-dtype": (
         "a buffer is kept in another precision: {buffers}",
-        "FSDP2 leaves buffers alone: what MixedPrecision(buffer_dtype=...) did must be done by hand, "
-        "buffer.data = buffer.to(dtype) for each, before the first forward; FSDP1 kept BatchNorm in float32.",
+        "FSDP2 does not cast buffers. Do what MixedPrecision(buffer_dtype=...) did yourself: "
+        "buffer.data = buffer.to(dtype) for each, before the first forward. FSDP1 kept BatchNorm in float32.",
     ),
     "file-layout": (
-        "one program saves plain tensors, the other DTensors, of which a file has one rank's part",
+        "one program saves plain tensors, the other DTensors, so each file holds only one rank's shards",
         "torch.load(..., weights_only=True) of DTensors fails unless torch.distributed.tensor was imported. "
         "Save what get_model_state_dict or get_optimizer_state_dict returns with "
         "StateDictOptions(full_state_dict=True, cpu_offload=True), or use torch.distributed.checkpoint.",
     ),
     "rounding": (
-        "the model computes in {dtype}, and no difference is larger than {units:.2g} of its units of rounding",
-        "Sums may be taken in another order. A larger --tolerance accepts it; if it grows with every step, look further.",
+        "the model computes in {dtype}, and no difference is larger than {units:.2g} of its rounding units",
+        "The order of additions may differ. Accept it with a larger --tolerance; if it grows with every step, look further.",
     ),
 }
 """The title, and what to do, by what differs first or by the name of the cause."""
@@ -215,23 +215,23 @@ def _where(first: Difference) -> str:
     """Where to look for a cause that is not known."""
     if first.what == "loss" and first.index == 0:
         return (
-            "The first loss differs, first values that are compared are equal: look at what the first forward does, "
+            "The first loss differs, although the compared first values are equal. Look at what the first forward does, "
             "at casts of inputs and at random numbers."
         )
     if first.what == "gradient norm":
         return (
-            "Losses up to there are equal: look at the backward of that step, at what accumulates and reduces gradients "
+            "Losses up to that step are equal. Look at the backward of that step, at what accumulates and reduces gradients "
             "(set_requires_gradient_sync, reduce_dtype, ignored parameters), at loss scaling and at clipping."
         )
     if first.what == "loss":
         return (
-            "Gradients up to there are equal: look at the optimizer's update and its groups of parameters (what p.ndim and "
-            "p.numel() choose), at what happens between the steps "
+            "Gradients up to that step are equal. Look at the optimizer's update and its parameter groups (which parameters "
+            "p.ndim and p.numel() select), at what happens between the steps "
             "(an evaluation, a checkpoint), at the data and at random numbers."
         )
     return (
-        "All losses and gradient norms are equal: look at what is done after the training, or beside it, as in a moving "
-        "average: `p.data = x` changes nothing in a sharded parameter, p.copy_(x) does."
+        "All losses and gradient norms are equal. Look at what runs after the training or next to it, such as a moving "
+        "average: `p.data = x` has no effect on a sharded parameter, use p.copy_(x)."
     )
 
 

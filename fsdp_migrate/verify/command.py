@@ -40,26 +40,26 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     "--form",
     type=click.Choice([*FORMS]),
     default="auto",
-    help="What the tool makes of the copy, as `fsdp-migrate --form` says.",
+    help="How the copy is migrated: the --form of `fsdp-migrate`.",
 )
 @click.argument("script", type=_PROGRAM)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--entry", type=_PATH, help="The script to run, where SCRIPT is the folder of a repository."
+    "--entry", type=_PATH, help="The script to run, if SCRIPT is the folder of a repository."
 )
 @click.option(
     "--link",
     "links",
     multiple=True,
     type=_PATH,
-    help="In a repository, what git ignores and the program reads, as data/: linked into the copies.",
+    help="A path that git ignores and the program reads, such as data/. It is linked into the copies.",
 )
 @click.option("--nproc", "ranks", type=click.IntRange(min=1), default=2, help="Ranks.")
 @click.option(
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    help="auto: CUDA where there is a device for each rank, else the CPU.",
+    help="auto: CUDA if there is a device for each rank, else the CPU.",
 )
 @click.option(
     "--launcher",
@@ -71,48 +71,48 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=TIMEOUT,
-    help="Seconds for each of the runs.",
+    help="The time limit of each run, in seconds.",
 )
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
-    help="Relative, of losses and gradient norms; 0 asks for the same bits.  "
+    help="The largest relative difference of losses and gradient norms; 0 requires equal bits.  "
     "[default: 1e-6, or one unit of the loss's dtype]",
 )
 @click.option(
     "--canonical/--no-canonical",
     default=None,
-    help="Sums over ranks and norms in one order, in fp64, in both programs.  [default: on the CPU]",
+    help="Compute sums over ranks and norms in a fixed order, in fp64, in both programs.  [default: on the CPU]",
 )
 @click.option(
     "--align-init",
     is_flag=True,
-    help="The migrated program takes over the original's first values, where it draws others.",
+    help="Start the migrated program with the initial values of the original.",
 )
 @click.option(
     "--emulate/--no-emulate",
     default=None,
-    help="Emulate CUDA on the CPU.  [default: where there is none, and the program does not ask for it]",
+    help="Run CUDA code on the CPU.  [default: on if the machine has no GPU and the program uses CUDA without checking for it]",
 )
 @click.option(
     "--repeat/--no-repeat",
     default=None,
-    help="Run the original twice: is it deterministic at all?  [default: where the programs differ]",
+    help="Run the original twice, to see whether it is deterministic.  [default: on if the programs differ]",
 )
 @click.option(
     "--where/--no-where",
     default=None,
-    help="Run both once more, line by line: at which lines do they differ?  [default: where the programs differ]",
+    help="Run both once more, to find the lines at which they differ.  [default: on if the programs differ]",
 )
 @click.option("--quick", is_flag=True, help="Stop at the first difference.")
 @click.option(
     "--side-by-side/--one-by-one",
     default=None,
-    help="Run both programs at once.  [default: on the CPU, where there are cores and memory for both]",
+    help="Run both programs at once.  [default: on if there are enough CPU cores and memory for both]",
 )
 @click.option("--nnodes", type=click.IntRange(min=1), default=1, help="Nodes.")
 @click.option("--node-rank", type=click.IntRange(min=0), help="This node's number, from 0.")
-@click.option("--rdzv-endpoint", help="host:port where the nodes meet, as torchrun takes it.")
+@click.option("--rdzv-endpoint", help="host:port of the rendezvous, as for torchrun.")
 @click.option("--rdzv-id", default="verify", help="A name for this run.")
 @click.option("--records", type=_FOLDER, help="A folder that all nodes share, for their records.")
 @click.option(
@@ -135,7 +135,7 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show in full what each `like_fsdp1` did, and the call without the switches that may be off.",
+    help="Show in full what each `like_fsdp1` did, and the call with all other switches turned off.",
 )
 @click.pass_context
 def verify_command(

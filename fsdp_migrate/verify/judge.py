@@ -20,7 +20,7 @@ def check_original(run: Run) -> None:
     if not any(rank.sharded for rank in run.ranks):
         raise Unverifiable(
             "nothing is proved: the original program trained without FSDP. "
-            "Do its arguments choose another strategy?"
+            "Check whether its arguments select another strategy"
         )
 
 
@@ -33,8 +33,8 @@ def check_migrated(run: Run, changed: tuple[str, ...]) -> list[str]:
     for rank in run.ranks:
         if rank.fsdp1:
             raise Unverifiable(
-                f"nothing is proved: the migrated program built a model of torch's FSDP1 at {rank.fsdp1}. "
-                "Code outside the copied folder is not migrated: name the folder that has all of it as SCRIPT, "
+                f"nothing is proved: the migrated program created a model of torch's FSDP1 at {rank.fsdp1}. "
+                "Code outside the copied folder is not migrated: pass the folder that contains all of it as SCRIPT, "
                 "and the script in it with --entry"
             )
     ran = {file for rank in run.ranks for file in rank.files}
@@ -43,7 +43,9 @@ def check_migrated(run: Run, changed: tuple[str, ...]) -> list[str]:
         return []
     named = ", ".join(idle[:_NAMED]) + (", …" if len(idle) > _NAMED else "")
     if len(idle) == len(changed):
-        raise Unverifiable(f"nothing is proved: the migrated program ran no changed file ({named})")
+        raise Unverifiable(
+            f"nothing is proved: the migrated program did not run any changed file ({named})"
+        )
     return [f"changed, but not run: {named} ({len(idle)} of {len(changed)} files)"]
 
 
@@ -53,7 +55,7 @@ def check_proof(verdict: Verdict) -> None:
     if verdict.equal and why:
         raise Unverifiable(
             f"nothing is proved: {why}, in both programs. "
-            "Choose arguments, such as a lower learning rate, with which the original trains"
+            "Use other arguments, such as a lower learning rate, with which the original program trains"
         )
 
 

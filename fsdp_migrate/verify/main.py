@@ -254,7 +254,7 @@ def migrate(root: Path, form: str) -> tuple[list[str], list[Finding]]:
         first = f"{manual[0].code} at {manual[0].path}:{manual[0].line}"
         warnings.append(f"{len(manual)} {causes.BY_HAND} {first}")
     if not report.changes:
-        nothing = "the migration changes nothing: give a migrated program with --migrated, and its original as SCRIPT"
+        nothing = "the migration changes nothing: pass the migrated program with --migrated, and the original as SCRIPT"
         raise Unverifiable("; ".join([nothing, *warnings]))
     return warnings, manual
 
@@ -303,7 +303,7 @@ def _never(compared: Sequence[str], verdict: Verdict) -> Iterator[str]:
     """What was not compared, whatever the result."""
     yield "evaluations, and models that no optimizer trains, beyond what is printed and saved"
     if verdict.tolerance and not verdict.bitwise:
-        yield "last buffers are shown, and judged where the losses are bitwise equal"
+        yield "last buffers: shown, but only judged if the losses are bitwise equal"
     if not compared:
         yield "files: none that both programs wrote below their folder"
 
@@ -313,10 +313,10 @@ def _notes(program: Program, how: Options, run: records.Run) -> Iterator[str]:
     for argument in how.arguments:
         path = argument.rpartition("=")[2]
         if os.path.isabs(path) and program.inside(Path(path)):
-            yield f"{argument} leads out of the copies: both programs read and write it in place"
+            yield f"{argument} is outside the copies: both programs read and write the same place"
     started, asked = len(run.ranks), how.ranks * (how.nodes.count if how.nodes else 1)
     if started != asked and not run.stopped:
-        yield f"the program starts its ranks itself: {started}, not the {asked} asked for"
+        yield f"the program starts its own ranks: {started} instead of {asked}"
 
 
 def run_program(

@@ -64,18 +64,20 @@ class Line:
         start = f"{self.place} {self.call}:"
         if self.may_go:
             return (
-                f"{start} this run needed nothing of it, so you may remove the line and dedent its block, unless code "
-                "compares names of classes"
+                f"{start} not needed in this run. You can remove the line and dedent its block, if no code "
+                "compares class names"
             )
         did = "; ".join(_words(name, **done) for name, done in self.acted.items())
-        rest = f". This run needed no more of it, so you may write `{self.edit}`"
+        rest = f". Nothing else was needed in this run, so you can write `{self.edit}`"
         return f"{start} {did}{rest if self.edit else ''}"
 
     def brief(self) -> str:
         """What the run needed of it, and how many switches may go, without the call that says so."""
         if self.may_go:
             return self.text()
-        may_go = f"; {counted(len(self.idle), 'other switch')} may be off (-v shows the call)"
+        may_go = (
+            f"; {counted(len(self.idle), 'other switch')} can be turned off (-v shows the call)"
+        )
         return f"{self.place} {self.call}: needed for {', '.join(self.acted)}{may_go if self.edit else ''}"
 
     def to_json(self) -> dict[str, Any]:

@@ -264,7 +264,9 @@ def older_optimizers_train_parallel_parameters() -> None:
         net = parallel(mesh)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         older = [*net.parameters()]
-        with pytest.warns(runtime.ChangedFromFSDP1, match="an optimizer of before the sharding"):
+        with pytest.warns(
+            runtime.ChangedFromFSDP1, match="an optimizer that was created before sharding"
+        ):
             model: Any = api.FSDP(net, device_mesh=mesh["dp"], use_orig_params=True)
         assert [*model.parameters()] == optimizer.param_groups[0]["params"]
         later = torch.optim.SGD(older, lr=0.1)

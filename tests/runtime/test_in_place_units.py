@@ -174,7 +174,9 @@ def test_a_forward_that_is_compiled_inside_of_a_compiled_model() -> None:
     assert torch.equal(torch.compile(literal(model), backend="eager")(X), expected)
 
 
-NO_UNIT = "the model is no unit.*the modules in it that are units stay so.*FSDP007"
+NO_UNIT = (
+    "the model is not sharded by itself.*the modules in it are still sharded by themselves.*FSDP007"
+)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,9 @@ def test_a_container_of_units_says_that_there_is_none_around_them(model: nn.Modu
     changed._SAID.clear()
     with pytest.warns(runtime.ChangedFromFSDP1, match=NO_UNIT) as warned:
         by_units(model, auto_wrap_policy=runtime.ModuleWrapPolicy({Block}))
-    assert not [each for each in warned if "belong to the unit around" in str(each.message)]
+    assert not [
+        each for each in warned if "belong to the unit that contains it" in str(each.message)
+    ]
     assert not isinstance(model, FSDPModule)
 
 

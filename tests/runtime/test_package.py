@@ -65,7 +65,7 @@ def test_a_release_of_torch_that_nobody_tried_is_warned_of_once(
 ) -> None:
     major, minor = TRIED[-1].split(".")
     next_one = f"{major}.{int(minor) + 1}.0.dev1+cpu"
-    tells = f"runtime was tried with torch {', '.join(TRIED)}, and not with {next_one}"
+    tells = f"runtime was tested with torch {', '.join(TRIED)}, not with {next_one}"
     for version in (next_one, f"{TRIED[-1]}.3", "2.8.0+cu128"):
         times = int(version == next_one and silenced == "nothing")
         fresh(IMPORTS.format(version=version, silenced=silenced, times=times, tells=tells))

@@ -136,7 +136,7 @@ def test_what_proves_nothing_is_no_verdict() -> None:
     assert judge.check_migrated(runs(files=["a.py", "b.py"]), changed) == []
     note = "changed, but not run: b.py (1 of 2 files)"
     assert judge.check_migrated(runs(files=["a.py"]), changed) == [note]
-    with pytest.raises(Unverifiable, match=r"ran no changed file \(a.py, b.py\)"):
+    with pytest.raises(Unverifiable, match=r"did not run any changed file \(a.py, b.py\)"):
         judge.check_migrated(runs(files=["c.py"]), changed)
     with pytest.raises(Unverifiable, match="--entry"):
         judge.check_migrated(runs(files=["a.py"], fsdp1="site-packages/x.py:7"), changed)

@@ -47,8 +47,8 @@ def told(folder: Path, *ranks: list[dict[str, Any]]) -> list[str]:
 def test_what_nothing_needed_may_go(tmp_path: Path) -> None:
     idle = record("train.py:4", zero_gradients=(0, []))
     assert told(tmp_path, [idle], [idle]) == [
-        "train.py:4 like_fsdp1(model): this run needed nothing of it, so you may remove the line and dedent its block, "
-        "unless code compares names of classes"
+        "train.py:4 like_fsdp1(model): not needed in this run. You can remove the line and dedent its block, "
+        "if no code compares class names"
     ]
     assert told(tmp_path, [], []) == []
 
@@ -58,7 +58,7 @@ def test_a_quirk_is_needed_if_any_rank_needed_it(tmp_path: Path) -> None:
     other = record("train.py:4", zero_gradients=(9, ["b", "c", "d"]))
     assert told(tmp_path, [one], [other]) == [
         "train.py:4 like_fsdp1(model): zero gradients for 4 parameters (a, b, c, ...); 2 whole state dicts. "
-        "This run needed no more of it, so you may write `like_fsdp1(model, interface=False)`"
+        "Nothing else was needed in this run, so you can write `like_fsdp1(model, interface=False)`"
     ]
 
 
@@ -66,7 +66,7 @@ def test_of_several_models_of_one_line_the_one_with_most_counts(tmp_path: Path) 
     one = record("train.py:4", whole_state_dicts=(1, []))
     two = record("train.py:4", whole_state_dicts=(2, []))
     assert told(tmp_path, [one, two], [one, two])[0].startswith(
-        "train.py:4 like_fsdp1(model): 2 whole state dicts. This run needed no more"
+        "train.py:4 like_fsdp1(model): 2 whole state dicts. Nothing else was needed"
     )
 
 
@@ -74,7 +74,7 @@ def test_what_is_switched_off_stays_so_and_a_flag_is_replaced(tmp_path: Path) ->
     one = record("train.py:8", "class_names", zero_gradients=(1, ["head.weight"]))
     assert told(tmp_path, [one]) == [
         "train.py:8 runtime.like_fsdp1(self.model, class_names=False, interface=keeps): zero gradients for "
-        "1 parameter (head.weight). This run needed no more of it, so you may write `runtime.like_fsdp1(self.model, "
+        "1 parameter (head.weight). Nothing else was needed in this run, so you can write `runtime.like_fsdp1(self.model, "
         "class_names=False, whole_state_dicts=False, interface=False)`"
     ]
 
@@ -83,10 +83,10 @@ def test_without_verbose_the_switches_are_one_short_line(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text(SOURCE)
     acted: Any = {name: (1, ["x"]) for name in KNOWN}
     for given, expected in (
-        ({"zero_gradients": (3, ["a"])}, "needed for zero_gradients; 2 other switches may be off (-v shows the call)"),
+        ({"zero_gradients": (3, ["a"])}, "needed for zero_gradients; 2 other switches can be turned off (-v shows the call)"),
         (acted, "needed for zero_gradients, whole_state_dicts, class_names, interface"),
-        ({}, "this run needed nothing of it, so you may remove the line and dedent its block, unless code "
-         "compares names of classes"),
+        ({}, "not needed in this run. You can remove the line and dedent its block, if no code "
+         "compares class names"),
     ):  # fmt: skip
         ran = Run([Rank(0, [], [], [], [], quirks=[record("train.py:4", **given)])], 1.0)
         (line,) = quirks.read(ran, tmp_path)
@@ -122,19 +122,17 @@ def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -
     assert lines[-1].startswith("same: 3 losses on 2 ranks bitwise equal")
     assert lines[-4] == (
         "train.py:23 like_fsdp1(model): needed for zero_gradients, whole_state_dicts, interface; "
-        "8 other switches may be off (-v shows the call)"
+        "8 other switches can be turned off (-v shows the call)"
     )
     for line, place in zip(
         lines[-3:-1], ("27 like_fsdp1(teacher)", "31 like_fsdp1(reference)"), strict=True
     ):
-        assert line.startswith(
-            f"train.py:{place}: this run needed nothing of it, so you may remove"
-        )
+        assert line.startswith(f"train.py:{place}: not needed in this run. You can remove")
     model, *others = json.loads(files["json"].read_text())["quirks"]
     assert set(model["acted"]) == {"zero_gradients", "whole_state_dicts", "interface"}
     assert (model["place"], model["may_go"]) == ("train.py:23", False)
     assert [other["may_go"] for other in others] == [True, True]
-    assert "this run needed nothing of it" in files["summary"].read_text()
+    assert "not needed in this run" in files["summary"].read_text()
 
 
 @pytest.mark.ranks
