@@ -37,7 +37,7 @@ def warn_of_newer_torch(version: str) -> None:
     if _release(version) > _release(TRIED[-1]):
         text = f"tested with torch {', '.join(TRIED)}, not with {version}"
         warnings.warn(
-            f"fsdp_migrate.runtime was {text}. Run `fsdp-migrate verify` to check that the program trains the same",
+            f"fsdp-migrate's runtime was {text}. Run `fsdp-migrate verify` to check that the program trains the same",
             stacklevel=3,
         )
 

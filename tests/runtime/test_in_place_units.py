@@ -81,7 +81,7 @@ def test_what_is_sharded_already_is_left_out() -> None:
 def test_containers_belong_to_the_unit_around_them() -> None:
     model = nn.Sequential(nn.ModuleList([nn.Linear(2, 2)]), nn.Linear(2, 2))
     policy = runtime.ModuleWrapPolicy({nn.ModuleList})
-    with pytest.warns(runtime.ChangedFromFSDP1, match="0 is no unit.*FSDP007"):
+    with pytest.warns(runtime.ChangedFromFSDP1, match="0 is not sharded by itself.*FSDP007"):
         found = [m for m, o in units_of(model, auto_wrap_policy=policy) if fully_shard(m, **o)]
     assert found == [model]
     assert isinstance(model[0][0].weight, DTensor)
@@ -261,5 +261,5 @@ def test_parts_of_sharded_tensors_say_what_to_ask(name: str) -> None:
     assert not hasattr(value, name)
     for tensor in (value, value.detach(), next(iter(model.state_dict().values()), value)):
         if isinstance(tensor, DTensor):
-            with pytest.raises(runtime.UnsupportedInFSDP2, match=f"{name} is a part of.*FSDP524"):
+            with pytest.raises(runtime.UnsupportedInFSDP2, match=f"{name} is a method of.*FSDP524"):
                 getattr(tensor, name)

@@ -133,7 +133,7 @@ def test_ties() -> None:
     net[2].weight = net[0].weight
     check_ties(net, [net[1], net], Ignored(set(), set()))
     check_ties(net, [net[0], net], Ignored(set(), {net[0].weight}))
-    message = r"'2\.weight' and '0\.weight' are one parameter in two units"
+    message = r"'2\.weight' and '0\.weight' are the same parameter in two units"
     with pytest.raises(ValueError, match=message):
         check_ties(net, [net[0], net], Ignored(set(), set()))
 
@@ -143,7 +143,7 @@ def test_ties_are_looked_for_behind_what_is_ignored() -> None:
     inner[1].bias = inner[0].bias
     ignored = [inner[0].weight, inner[1].weight]
     policy = runtime.ModuleWrapPolicy({nn.Linear})
-    with pytest.raises(ValueError, match=r"'1\.bias' and '0\.bias' are one parameter"):
+    with pytest.raises(ValueError, match=r"'1\.bias' and '0\.bias' are the same parameter"):
         unit(runtime, inner, ignored_states=ignored, auto_wrap_policy=policy)
     inner = nn.Sequential(nn.Linear(2, 2))
     inner.own = inner[0].bias
