@@ -223,7 +223,7 @@ def form_of(construction: Construction) -> Form:
         )
     gathered = root.keep_sharded(construction, code)
     needs = (*imports_of(construction), *code.imports)
-    removed = tuple(taken_away(construction, kept))
+    removed = tuple(taken_away(construction, kept, code.names))
     if construction.kind == UNITS:
         removed += from_units.removed(context, call)
     if place is not None:

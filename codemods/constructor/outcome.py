@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fsdp_migrate.codemods.constructor.construction import ENABLE_WRAP, Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit, Import
-from fsdp_migrate.facts.file import values_given
+from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 
 _BUILTINS = ("reversed", "list", "isinstance")
@@ -69,14 +69,26 @@ def still_read(construction: Construction, text: str) -> list[ast.expr]:
     ]
 
 
-def taken_away(construction: Construction, kept: Collection[ast.expr]) -> list[ast.AST]:
-    """The code of a call that goes with it: all but the model, and the names that stay."""
+def taken_away(
+    construction: Construction, kept: Collection[ast.expr], names: Collection[str]
+) -> list[ast.AST]:
+    """The code of a call that goes with it: all but the model, and the names that stay.
+
+    Args:
+        kept: the FSDP1 names that the new code reads.
+        names: all names that it reads, such as `functools` of a policy that is asked.
+    """
+    of_fsdp1 = {root_of(reference) for reference in construction.context.references}
     regions: list[ast.AST] = [
         each for each in values_given(construction.call) if each is not construction.module
     ]
     if construction.kind != ENABLE_WRAP:  # whose call itself stays
         regions.insert(0, construction.call.func)
     stays = {part for node in kept for part in ast.walk(node)}
+    for region in regions:
+        for node in ast.walk(region):
+            if isinstance(node, ast.Name) and node.id in names and node not in of_fsdp1:
+                stays.add(node)
     gone: list[ast.AST] = []
     for region in regions:
         inside = [*ast.walk(region)]

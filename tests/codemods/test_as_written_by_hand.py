@@ -150,6 +150,16 @@ for module in reversed(list(model.modules())[1:]):
     if by_size(module=module, recurse=False, nonwrapped_numel=numel):
         fully_shard(module)
 fully_shard(model)
+=== a policy that is asked keeps the module that makes it
+import functools
+model = FSDP(model, auto_wrap_policy=functools.partial(by_name, classes=[] if model.is_peft else [Block]))
+---
+import functools
+auto_wrap_policy = functools.partial(by_name, classes=[] if model.is_peft else [Block])
+for module in reversed(list(model.modules())[1:]):
+    if auto_wrap_policy(module=module, recurse=False, nonwrapped_numel=0):
+        fully_shard(module)
+fully_shard(model)
 === a mesh of the program's own that may not be there
 model = FSDP(model, sharding_strategy=ShardingStrategy.NO_SHARD, device_mesh=mesh if many else None)
 ---
