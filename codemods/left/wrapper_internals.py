@@ -60,17 +60,43 @@ _OF_FLAT = frozenset(
     _use_sharded_flat_param _use_sharded_views _use_unsharded_flat_param _use_unsharded_views flat_param_to sharded_grad
     unshard_grad""".split()  # noqa: SIM905
 )
-# Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
+# Moves a unit's parameters, of a model that waits for its turn.
+_MOVING = "flat_param_to"
 _MOVES = (
-    "Raises, because FSDP2 has no flat parameters. "
-    'Replace the whole loop by `model.to("cpu")` or `model.to("cuda")`.'
+    "Moves FSDP1's flat parameters to another device, and raises: FSDP2 has none. "
+    'Replace all that is done with handles here by `model.to("cpu")` or `model.to("cuda")`.'
 )
+# Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
 _LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
 
 
 def find(context: Context) -> Iterator[Found]:
-    """Private attributes of models, `model._handle.reshard(True)`, and tests for flat parameters by name."""
+    """Private attributes of models, `model._handle.reshard(True)`, and tests for flat parameters by name.
+
+    A function that moves flat parameters has one finding for all that it does with them.
+    """
+    moving = {
+        node: attribute for attribute in _moving(context) if (node := _home(context, attribute))
+    }
+    for node, attribute in moving.items():
+        yield Found(ATTRIBUTE, node, Action.MANUAL, _MOVES, f".{attribute.attr}")
+    for found in _each(context):
+        if _home(context, found.node) not in moving:
+            yield found
+
+
+def _moving(context: Context) -> list[ast.Attribute]:
+    return [*context.file.attributes.get(_MOVING, ())] if context.models.shards() else []
+
+
+def _home(context: Context, node: ast.AST) -> ast.stmt | None:
+    """The function around a node, else its loop."""
+    loops = (each for each in context.file.ancestors(node) if isinstance(each, ast.For | ast.While))
+    return context.file.function(node) or next(loops, None)
+
+
+def _each(context: Context) -> Iterator[Found]:
     for name in sorted(ATTRIBUTES.keys() & context.file.attributes.keys()):
         for attribute in context.file.attributes[name]:
             yield from _attribute(context, attribute)
@@ -121,8 +147,6 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     if may_be_meant and not _asks_first(context.file, attribute):
         of_flat = getattr(context.file.parents[attribute], "attr", "") == "flat_param"
         message = FLAT if of_flat else ATTRIBUTES[name]
-        if name == "flat_param_to":
-            message = _MOVES
         yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
 
 

@@ -47,13 +47,23 @@ def find(context: Context) -> Iterator[Found]:
 
 def _of_summon(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     call = context.call_of(attribute)
-    if context.form == "torch":
+    does_nothing = context.plain and _empty(context, call) is not None
+    if does_nothing or context.form == "torch":
         yield from _without(context, attribute, call)
     elif context.plain and call is not None and _is_free(context, attribute):
         yield _summon(context, attribute)
     else:
         message = "Still works: `fsdp_migrate.runtime` gathers whole parameters as FSDP1 did."
         yield Found(SUMMON, attribute, Action.RUNTIME, message)
+
+
+def _empty(context: Context, call: ast.Call | None) -> ast.With | None:
+    """The block of a context in which nothing is done: it only made FSDP1 initialize itself."""
+    around = None if call is None else context.file.parents[call]
+    block = context.file.parents[around] if isinstance(around, ast.withitem) else None
+    if not isinstance(block, ast.With) or len(block.items) > 1 or not context.is_alone(block):
+        return None
+    return block if all(isinstance(part, ast.Pass) for part in block.body) else None
 
 
 def _is_free(context: Context, at: ast.AST) -> bool:
@@ -76,7 +86,12 @@ def _of_units(context: Context, attribute: ast.Attribute) -> Found:
 
 
 def _without(context: Context, function: ast.expr, call: ast.Call | None) -> Iterator[Found]:
-    """The context in torch's form."""
+    """The context in torch's form; in every form that is no bridge, one in which nothing is done."""
+    empty = _empty(context, call)
+    if empty is not None:
+        edits = lambda: [context.remove_or_pass(empty)]  # noqa: E731
+        yield Found(SUMMON, empty, Action.REWRITE, _EMPTY, edits=edits, removed=(function,))
+        return
     model = None if call is None else keyword(call, "module", 0)
     if call is None or model is None:
         yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
@@ -86,11 +101,6 @@ def _without(context: Context, function: ast.expr, call: ast.Call | None) -> Ite
     if not isinstance(block, ast.With):
         yield from _as_value(context, function, call, model)
         return
-    if all(isinstance(part, ast.Pass) for part in block.body) and len(block.items) == 1:
-        if context.is_alone(block):
-            edits = lambda: [context.remove_or_pass(block)]  # noqa: E731
-            yield Found(SUMMON, block, Action.REWRITE, _EMPTY, edits=edits, removed=(function,))
-            return
     uses = _uses(context, block.body, model)
     if uses is None or (_IN_PLACE.search(_code(context, block.body)) and any(uses)):
         yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)

@@ -28,6 +28,26 @@ def test_every_private_part_that_the_bridge_refuses_is_found_before_it_runs() ->
     assert set(PRIVATE_PARTS) == set(wrapper_internals.ATTRIBUTES)
 
 
+MOVES = """def offload(model: FSDP, device):
+    for handle in model._all_handles:
+        if not handle._offload_params:
+            handle.flat_param_to(torch.device(device), non_blocking=True)
+            handle.flat_param._local_shard = handle.flat_param.data
+
+
+def gather(model: FSDP):
+    return model._handle.flat_param
+"""
+
+
+def test_a_function_that_moves_flat_parameters_has_one_finding(tmp_path: Path) -> None:
+    found = analysed(tmp_path, f"{SHARDED}{MOVES}").findings
+    own = [(each.message, each.construct) for each in found if each.code == "FSDP366"]
+    assert len(own) == 2, "another function has its own"
+    assert [construct for _, construct in own] == [".flat_param_to", "._handle"]
+    assert 'by `model.to("cpu")`' in own[0][0]
+
+
 @pytest.mark.parametrize(
     ("taken", "found"),
     [

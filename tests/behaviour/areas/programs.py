@@ -167,6 +167,21 @@ model = FSDP(net, auto_wrap_policy=partial(lambda_auto_wrap_policy, lambda_fn=la
     return trained(api, body, top, net="Stack")
 
 
+@holds()
+def wrapped_twice(api: Any) -> Any:
+    """A wrapper around a wrapper, nested and in a second statement, trains as the inner one alone."""
+    body = """\
+low = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+model = FSDP(FSDP(Transformer(), auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=low), mixed_precision=low)
+model = FSDP(model, mixed_precision=low)"""
+    seen, _, parameters, buffers = trained(api, body)
+    return (
+        seen,
+        parameters,
+        buffers,
+    )  # FSDP1 also freed the inner one after forward, which is the root now
+
+
 SHARDED = "model = Transformer()\nmodel = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}))\n"
 
 
