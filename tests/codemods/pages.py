@@ -52,8 +52,10 @@ def more_examples(folder: Path = MORE) -> dict[str, list[Example]]:
 
 
 def examples_on(page: str) -> list[Example]:
-    """The examples on a page: each begins with a heading."""
-    return list(map(_example, page.split("\n## ")[1:]))
+    """The examples on a page: each begins with a heading of its own, on a rule's page below the heading "Examples"."""
+    _, is_rule, examples = page.partition("\n## Examples\n")
+    sections = f"\n{examples}".split("\n### ") if is_rule else page.split("\n## ")
+    return list(map(_example, sections[1:]))
 
 
 def _example(section: str) -> Example:

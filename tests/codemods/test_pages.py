@@ -1,5 +1,6 @@
 """Each rule has a page in docs/rules, which says what the rule says of itself."""
 
+import re
 from pathlib import Path
 
 from fsdp_migrate.codemods.constructor import assumption_table
@@ -9,6 +10,7 @@ from fsdp_migrate.codemods.registry import all_rules
 
 from .pages import examples_of, table_of
 
+HEADINGS = ["What it does", "Why", "Is it safe?", "Examples"]
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
 
 
@@ -17,6 +19,8 @@ def test_every_rule_has_a_page_with_examples() -> None:
     for rule in all_rules():
         assert rule.summary.endswith(".")
         assert rule.page.startswith(f"# {rule.code} {rule.name}\n\n{rule.summary}\n\n")
+        headings = re.findall(r"(?m)^## (.*)$", rule.page)
+        assert [each for each in headings if each != "References"] == HEADINGS, rule.code
         assert examples_of(rule)
 
 
