@@ -8,6 +8,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.construction import Construction, constructions
+from fsdp_migrate.codemods.constructor.model import classes, classes_of_model
 from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -49,7 +50,8 @@ _BASE = (
     "Write `super()` without arguments."
 )
 _BASES = (
-    "has FSDP2's class in front of the model's own, and that in front of its base: write super()"
+    "Starts with FSDP2's class and the model's own, and the base comes behind them. "
+    "Write `super()` without arguments."
 )
 _CASTS = (
     "Runs units outside the model's forward. FSDP1 cast their inputs to low precision there, FSDP2 does not: "
@@ -83,8 +85,8 @@ Place = tuple[File, ast.AST, str]
 def _of_units(construction: Construction) -> Iterator[Place]:
     """What the classes of a constructor's units do, as far as names lead to them."""
     context = construction.context
-    named = [*named_classes(construction), *_class_of_model(construction)]
-    known = {cls for each in named for cls in _classes(context, each)}
+    known = {cls.node for cls in classes_of_model(construction)}
+    known |= {cls.node for name in named_classes(construction) for cls in classes(context, name)}
     has_policy = construction.value("auto_wrap_policy") is not None
     any_class = has_policy and not named_classes(construction)
     for path in context.program.reach.of(context.file.path):
@@ -92,25 +94,6 @@ def _of_units(construction: Construction) -> Iterator[Place]:
             is_derived = context.form == "torch" or _asks_type(place[1])
             if is_derived and (cls in known or any_class):
                 yield place
-
-
-def _class_of_model(construction: Construction) -> list[ast.expr]:
-    """The class of the module that is wrapped, where calls that make it are shown."""
-    module, variable = construction.module, None
-    if module is not None:
-        variable = construction.context.file.variable(module)
-    made = [module] if variable is None else [each.value for each in variable.assigned]
-    return [each.func for each in made if isinstance(each, ast.Call)]
-
-
-def _classes(context: Context, expression: ast.expr) -> Iterator[ast.AST]:
-    """A class of the program, and those above it."""
-    for meaning in context.program.meanings(expression, context.file):
-        if isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef):
-            yield meaning.node
-            for above in context.program.classes_above(meaning):
-                if isinstance(above, Definition):
-                    yield above.node
 
 
 def _places(program: Program, path: str) -> list[tuple[ast.ClassDef, Place]]:

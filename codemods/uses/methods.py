@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.constructor.construction import constructions
+from fsdp_migrate.codemods.constructor.model import classes_of_model
 from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.edit import layout
@@ -13,7 +15,9 @@ from fsdp_migrate.codemods.uses.branches import clips_in_both, without_test
 from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
 from fsdp_migrate.codemods.uses.state_dicts import OF_MODELS, is_typed
 from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.findings import Action, Severity
+from fsdp_migrate.source import is_test
 
 CLIP = Rule("FSDP301", "clip-method")
 APPLY = Rule("FSDP322", "apply")
@@ -43,12 +47,21 @@ _EARLY = (
 _IN_BOTH = "Clips in the same way in both branches now. One of them remains, without the test."
 _ITSELF = "Replaced by the model itself: `fully_shard` does not wrap it."
 _OR_DDP = "Replaced by the model itself, or by the module inside `DistributedDataParallel`."
+_OWN = (
+    "Is a part of the model now, which FSDP1's wrapper hid. "
+    "Write `{}` alone: it is what this was under FSDP1."
+)
+_OWN_OR_DDP = (
+    "Is a part of the sharded model now, which FSDP1's wrapper hid. "
+    "Unwrap `DistributedDataParallel` alone."
+)
 _APPLIED = (
     "Passes modules with sharded parameters, where FSDP1 gathered them. Functions of `torch.nn.init` work on these with "
     "other random numbers; anything else needs `p.full_tensor()`."
 )
 # What has methods of these names beside models: Accelerate's and Lightning's objects, and `nn.utils`.
 _NO_MODELS = ("self", "accelerator", "fabric", "utils")
+_DDP = ("DistributedDataParallel", "DDP", "ddp")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -58,10 +71,11 @@ def find(context: Context) -> Iterator[Found]:
         for attribute in context.file.attributes.get(name, ()):
             if not isinstance(attribute.ctx, ast.Load) or not _may_be_model(context, attribute):
                 continue
-            if context.form != "torch":
-                message = f"Unchanged: `{name}` still works on the model as under FSDP1."
-                if name == "apply":
-                    message = f"{message} The function sees whole parameters."
+            if name == "module" and _is_own_module(context, attribute):
+                yield _own_module(context, attribute)
+            elif context.form != "torch":
+                whole = " The function sees whole parameters." if name == "apply" else ""
+                message = f"Unchanged: `{name}` still works on the model as under FSDP1.{whole}"
                 yield Found(rule, attribute, Action.RUNTIME, message)
             elif name == "no_sync":
                 yield from no_sync.find(context, attribute)
@@ -215,16 +229,59 @@ def _inner(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     yield Found(MODULE, attribute, Action.REWRITE, message, edits=edits)
 
 
+def _is_own_module(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether `model.module` is one that the model's class has, and not the model in a wrapper."""
+    if not context.plain or not context.program.once(_have_own_modules, context.form):
+        return False
+    if any(_is_for_ddp_alone(test) for test in _tests_above(context, attribute)):
+        return False
+    return context.form != "torch" or shares_code_with_ddp(context)
+
+
+def _own_module(context: Context, attribute: ast.Attribute) -> Found:
+    message = _OWN_OR_DDP if shares_code_with_ddp(context) else _OWN
+    message = message.format(context.source(attribute.value))
+    return Found(MODULE, attribute, Action.MANUAL, message, severity=Severity.SILENT)
+
+
+def _have_own_modules(program: Program, form: str) -> bool:
+    files = [file for file in program.files if not is_test(file.path.as_posix())]
+    return any(
+        _has_own_module(cls)
+        for context in (Context(file, program, form=form) for file in files)
+        for construction in constructions(context)
+        for cls in classes_of_model(construction)
+    )
+
+
+def _has_own_module(cls: Definition) -> bool:
+    """Whether a class sets or defines `module`."""
+    file, body = cls.file, getattr(cls.node, "body", [])
+    defined = any(getattr(each, "name", "") == "module" for each in body)
+    return defined or any(
+        isinstance(each.ctx, ast.Store)
+        and last_name(each.value) == "self"
+        and file.enclosing_class(each) is cls.node
+        for each in file.attributes.get("module", ())
+    )
+
+
 def _is_guarded(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a test asks whether the model has a `module`, or is of DistributedDataParallel."""
-    named = ast.unparse(attribute.value)
-    tests = (
-        ast.unparse(each.test)
-        for each in context.file.ancestors(attribute)
-        if isinstance(each, ast.If | ast.IfExp | ast.While)
-    )
-    words = (f"hasattr({named}, '{attribute.attr}')", "DistributedDataParallel", "DDP", "ddp")
-    return any(word in test for test in tests for word in words)
+    asked = f"hasattr({ast.unparse(attribute.value)}, '{attribute.attr}')"
+    tests = _tests_above(context, attribute)
+    return any(word in test for test in tests for word in (asked, *_DDP))
+
+
+def _is_for_ddp_alone(test: str) -> bool:
+    return any(word in test for word in _DDP) and "fsdp" not in test.lower()
+
+
+def _tests_above(context: Context, node: ast.AST) -> list[str]:
+    """The code of the tests that a node stands below."""
+    kinds = (ast.If, ast.IfExp, ast.While)
+    above = context.file.ancestors(node)
+    return [ast.unparse(each.test) for each in above if isinstance(each, kinds)]
 
 
 def _is_of_state_dict(context: Context, attribute: ast.Attribute) -> bool:
