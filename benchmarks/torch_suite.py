@@ -27,7 +27,7 @@ HEAD = """
 Test files of PyTorch {release} on the CPU over gloo, by `benchmarks/torch_suite.py` at commit {commit}: {files} of {every}.
 Listed are those with a test that passes with torch's FSDP1 there. {passed} do; what needs CUDA does not count. Of these the
 bridge passes {bridge}, and in place {in_place} pass; {bridge_skipped} and {in_place_skipped} where assertions of FSDP1's
-private parts are skipped.
+private parts are skipped. The tests run as they stand: names that the tool rewrites, as `_fsdp_wrapped_module.layer`, stay.
 """
 
 # A class of failure by what its error, its text or the line of the test has in it; the first that fits.
