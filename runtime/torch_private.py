@@ -338,6 +338,10 @@ def show_sharded(group: Any, whole_attributes: bool = False) -> None:
     for parameter in group.fsdp_params:
         parameter._setattr_on_modules(parameter.sharded_param)
     if whole_attributes:
+        # A loss that reads them has gradients before the unit's backward begins.
+        keep = vars(group).get("_set_unsharded_grad_dtypes")
+        if keep is not None:
+            keep(defer_upcast=False)
         for parameter in group.fsdp_params:
             for module, name in _places(parameter):
                 vars(module)[name] = parameter._unsharded_param

@@ -53,6 +53,8 @@ def marks(behaviour: Behaviour, form: str) -> list[pytest.MarkDecorator]:
 # Programs that are left to fully_shard alone, by area and form.
 OF_TORCH_ALONE = {("constructors", "bridge"), ("uses", "torch")}
 GLOO_ADDS_UP = (2, 8)
+IN_BFLOAT16 = ("outside_of_forward", "torch")
+ADDS_UP_IN_FLOAT32 = (2, 15)
 
 # It compiles seven models.
 LONG = {"compiling_first_or_last_trains_the_same"}
@@ -73,6 +75,8 @@ def test_holds(results: Run, behaviour: Behaviour, form: str) -> None:
     area = behaviour.name.partition(".")[0]
     if (area, form) in OF_TORCH_ALONE and release(version("torch")) == GLOO_ADDS_UP:
         pytest.skip("gloo adds gradients up, where fully_shard wants their mean (pytorch#162338)")
+    if (area, form) == IN_BFLOAT16 and release(version("torch")) >= ADDS_UP_IN_FLOAT32:
+        pytest.skip("fully_shard adds up a loss's gradients in float32, FSDP1 in bfloat16")
     found = results(behaviour.ranks).get(behaviour.name, [])
     assert len(found) == behaviour.ranks, "not every rank finished"
     for result in found:
