@@ -308,3 +308,23 @@ def _is_subclass(context: Context, call: ast.Call) -> bool:
         and cls is not None
         and models.is_subclass(Definition(file, cls))
     )
+
+
+def classes_of_model(construction: Construction) -> Iterator[Definition]:
+    """The class of the program that makes the wrapped module, where it shows that, and those above it."""
+    context, module = construction.context, construction.module
+    variable = None if module is None else context.file.variable(module)
+    made = [module] if variable is None else [each.value for each in variable.assigned]
+    for value in made:
+        if isinstance(value, ast.Call):
+            yield from classes(context, value.func)
+
+
+def classes(context: Context, name: ast.expr) -> Iterator[Definition]:
+    """The class of the program that a name means, and those above it."""
+    for meaning in context.program.meanings(name, context.file):
+        if isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef):
+            yield meaning
+            for above in context.program.classes_above(meaning):
+                if isinstance(above, Definition):
+                    yield above

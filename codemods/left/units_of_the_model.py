@@ -7,8 +7,12 @@ runs was a root of FSDP1, which cast its inputs. `like_fsdp1` keeps both as they
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.construction import Construction, constructions
-from fsdp_migrate.codemods.constructor.model import classes, classes_of_model
+from fsdp_migrate.codemods.constructor.construction import (
+    Construction,
+    classes,
+    classes_of_model,
+    constructions,
+)
 from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.rule import Found, Rule

@@ -3,8 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.construction import constructions
-from fsdp_migrate.codemods.constructor.model import classes_of_model
+from fsdp_migrate.codemods.constructor.construction import classes_of_model, constructions
 from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.edit import layout
