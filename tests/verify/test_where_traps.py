@@ -91,8 +91,8 @@ TRAPS = {
     "synchronised too early": "last = micro == args.accumulate - 1",
     "synchronisation not switched on again": "loss.backward()",
     "clipped by a local norm": "model.clip_grad_norm_(args.clip)",
-    "buffers in single precision": "loss = ",
-    "BatchNorm in bfloat16": "loss = ",
+    "buffers in single precision": "model = FSDP(",
+    "BatchNorm in bfloat16": "x = self.blocks(self.middle(",
 }
 
 

@@ -15,6 +15,7 @@ _TENSOR = re.compile(
 )
 _MOMENTS = re.compile(r"'(exp_avg|momentum_buffer|square_avg)'")
 _OBJECT = re.compile(r"\bobject \w+")
+_COLLECTION = re.compile(r"(\w+) of (\d+) \(")
 _COUNT = re.compile(r"(of) (\d+)")
 
 
@@ -55,7 +56,17 @@ def same_but_for_copies(old: str, new: str) -> bool:
         return False
     ratios = [(float(news[name]) / float(norm)) ** 2 for name, norm in olds.items()]
     whole = max(ratios[0], 1 / ratios[0])
-    return max(ratios) < 1.001 * min(ratios) and abs(whole - round(whole)) < 1e-3 * whole
+    # Of several copies one side's may be those of low precision, which FSDP1 computes with.
+    apart = 1e-2 if round(whole) > 1 else 1e-3
+    return max(ratios) < (1 + apart) * min(ratios) and abs(whole - round(whole)) < apart * whole
+
+
+def other_counts(old: str, new: str) -> bool:
+    """Whether two forms are of collections of one kind with other numbers of elements."""
+    found = [_COLLECTION.match(text) for text in (old, new)]
+    kinds = [each[1] if each else "" for each in found]
+    counts = [each[2] if each else "" for each in found]
+    return bool(kinds[0]) and kinds[0] == kinds[1] and counts[0] != counts[1]
 
 
 def other_modules(old: str, new: str) -> bool:

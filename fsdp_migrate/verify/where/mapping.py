@@ -26,12 +26,14 @@ class File:
         text: the original's lines.
         old, new: for lines of the original and of the migrated file the line of the original that stands for them. Lines
             that only one of them has are missing; a block that was rewritten is its first line.
+        changed: lines of the original that the migrated file does not have like this.
         rewritten: lines that stand for a block of several.
     """
 
     text: list[str]
     old: dict[int, int] = field(default_factory=dict)
     new: dict[int, int] = field(default_factory=dict)
+    changed: set[int] = field(default_factory=set)
     rewritten: set[int] = field(default_factory=set)
 
     def source(self, line: int) -> str:
@@ -85,6 +87,7 @@ def _mapped(old: list[str], new: list[str]) -> File:
         if tag in ("equal", "replace"):
             _map_block(file, texts, (a, a_end), (b, b_end))
         if tag != "equal":
+            file.changed.update(range(a + 1, a_end + 1))
             changed.update(range(a + 1, max(a_end, a + 1) + 1))
     _join_statements(file, changed)
     return file

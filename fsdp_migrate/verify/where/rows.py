@@ -33,6 +33,14 @@ class Unit:
     left_out: dict[str, tuple[str, Unit]] = field(default_factory=dict)
 
 
+def update(state: dict[str, str], values: dict[str, str]) -> None:
+    """Take over new values; another object in a variable has no parts but those that come with it."""
+    changed = {name for name in values if "." not in name}
+    for path in [path for path in state if path.partition(".")[0] in changed and "." in path]:
+        del state[path]
+    state.update(values)
+
+
 def units(frame: Frame, lines: dict[int, int], rewritten: set[int]) -> list[Unit]:
     """A frame's rows; what rows changed that only one program has is added to the row before."""
     found: list[Unit] = []
@@ -42,9 +50,11 @@ def units(frame: Frame, lines: dict[int, int], rewritten: set[int]) -> list[Unit
             place = lines.get(row.line, 0)
         if place is None:
             if found:
-                found[-1].values.update(row.values)
+                update(found[-1].values, row.values)
             continue
-        key = place, row.kind in ("return", "raise")
+        # What is not the last of a frame is a value that a generator yields: it goes on behind it.
+        ends = row.kind == "raise" or (row.kind == "return" and row is frame.rows[-1])
+        key = place, ends
         if place in rewritten and found and _goes_on(found[-1], place):
             _extend(found[-1], row)
             found[-1].key, found[-1].kind = key, row.kind
@@ -58,7 +68,7 @@ def _goes_on(unit: Unit, line: int) -> bool:
 
 
 def _extend(unit: Unit, row: Row) -> None:
-    unit.values.update(row.values)
+    update(unit.values, row.values)
     unit.children.extend(row.children)
 
 
@@ -171,17 +181,54 @@ def _chosen(
     return two, one
 
 
-def without_wrapper_calls(olds: list[Frame], news: list[Frame]) -> list[Frame]:
-    """The original's calls without those for FSDP1's wrappers next to calls of the same function for the wrapped modules."""
+def without_wrapper_calls(
+    olds: list[Frame], news: list[Frame], old_lines: dict[int, int], new_lines: dict[int, int]
+) -> list[Frame]:
+    """The original's calls without those that only FSDP1 has: for a wrapper next to the same function's for the module in it.
+
+    Of the two the call is kept that did what the migrated program's did.
+    """
     if len(olds) <= len(news):
         return olds
-    kept: list[Frame] = []
+    dropped: set[int] = set()
     for index, frame in enumerate(olds):
         inner = _inner_of(frame)
         next_to = [*olds[max(index - 1, 0) : index], *olds[index + 1 : index + 2]]
-        if not any(inner and f.first == frame.first and inner in modules_given(f) for f in next_to):
-            kept.append(frame)
-    return kept
+        pairs = [
+            f for f in next_to if inner and f.first == frame.first and inner in modules_given(f)
+        ]
+        if not pairs:
+            continue
+        ways = [
+            _way(f, new_lines) for f in news if f.name == frame.name and inner in modules_given(f)
+        ]
+        is_wrapper = _way(frame, old_lines) in ways and _way(pairs[0], old_lines) not in ways
+        dropped.add(id(pairs[0] if is_wrapper else frame))
+    return [frame for frame in olds if id(frame) not in dropped]
+
+
+def of_the_module(
+    old: Frame, new: Frame, old_lines: dict[int, int], new_lines: dict[int, int]
+) -> Frame:
+    """The original's call for a wrapper, or the one that it makes of the same function for the module in it.
+
+    Under FSDP2 both are one: the one that went the way of the migrated program's call is compared.
+    """
+    inner = _inner_of(old)
+    way = _way(new, new_lines)
+    if not inner or _way(old, old_lines) == way:
+        return old
+    for row in old.rows:
+        for frame in row.children:
+            same = frame.name == old.name and frame.first == old.first
+            if same and inner in modules_given(frame) and _way(frame, old_lines) == way:
+                return frame
+    return old
+
+
+def _way(frame: Frame, lines: dict[int, int]) -> list[int]:
+    """The original's lines that a call ran, in order."""
+    return [lines[row.line] for row in frame.rows if row.line in lines and row.kind != "call"]
 
 
 def _inner_of(frame: Frame) -> str:

@@ -45,14 +45,6 @@ class Scope:
         return {name: grade(self.old[name], self.new[name], tolerance) for name in both}
 
 
-def update(state: dict[str, str], values: dict[str, str]) -> None:
-    """Take over new values; another object in a variable has no parts but those that come with it."""
-    changed = {name for name in values if "." not in name}
-    for path in [path for path in state if path.partition(".")[0] in changed and "." in path]:
-        del state[path]
-    state.update(values)
-
-
 def is_tainted(path: str, scope: Scope) -> bool:
     """Whether a variable or an attribute is; a method reads all of its object."""
     name, _, attribute = path.partition(".")
@@ -68,3 +60,21 @@ def names_read(scope: Scope, unit: Unit) -> list[str]:
     statement = scope.statement(unit)
     read = {path if path in scope.old else path.partition(".")[0] for path in statement.reads}
     return sorted(read | statement.targets)
+
+
+def over_parameters_in(statement: Statement, scope: Scope, both: list[Unit]) -> bool:
+    """Whether a comprehension runs over parameters, in this frame or in one of its own."""
+    rows = [row for unit in both for frame in unit.children for row in frame.rows]
+    states = [scope.old, scope.new, *(row.values for row in rows)]
+    return any(
+        state.get(name, "").startswith("~") for name in statement.targets for state in states
+    )
+
+
+def is_other_code(scope: Scope, statement: Statement, following: list[Unit]) -> bool:
+    """Whether the next line is another one by the source alone: no value chose it."""
+    return not statement.decides and any(unit.key[0] in scope.file.changed for unit in following)
+
+
+def over_flat_parameters(statement: Statement, state: dict[str, str]) -> bool:
+    return any(state.get(name, "").startswith("~flat") for name in statement.targets)

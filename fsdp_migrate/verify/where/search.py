@@ -8,19 +8,35 @@ as names, counts and the way that the program takes.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
-from fsdp_migrate.verify.where.forms import Grade, only_numbers, other_modules, same_but_for_copies
+from fsdp_migrate.verify.where.forms import (
+    Grade,
+    only_numbers,
+    other_counts,
+    other_modules,
+    same_but_for_copies,
+)
 from fsdp_migrate.verify.where.lines import Line, Pair
 from fsdp_migrate.verify.where.mapping import File, Mapping
 from fsdp_migrate.verify.where.rows import (
     Unit,
     modules_given,
+    of_the_module,
     rejoin,
     units,
+    update,
     without_wrapper_calls,
     without_wrappers,
 )
-from fsdp_migrate.verify.where.scope import Scope, is_tainted, names_read, update
+from fsdp_migrate.verify.where.scope import (
+    Scope,
+    is_other_code,
+    is_tainted,
+    names_read,
+    over_flat_parameters,
+    over_parameters_in,
+)
 from fsdp_migrate.verify.where.statements import Statement, Statements
 from fsdp_migrate.verify.where.traces import Frame, Trace, below
 from fsdp_migrate.verify.where.weights import SUFFIXES
@@ -76,15 +92,27 @@ class Search:
     ) -> None:
         """Compare the calls of one line, in their order; what only one program calls is left out."""
         place = 0
-        for old in without_wrapper_calls(olds, news):
+        for old in self._without_wrapper_calls(olds, news):
             file = self._mapping.file(old.file)
             if file is None:
                 continue
             for index in range(place, len(news)):
                 if self._is_same(old, news[index], file):
                     place = index + 1
-                    self._frame(old, news[index], file, caller, at)
+                    new = news[index]
+                    own = of_the_module(old, new, file.old, file.new)
+                    self._frame(own, new, file, caller, at)
                     break
+
+    def _without_wrapper_calls(self, olds: list[Frame], news: list[Frame]) -> list[Frame]:
+        """The original's calls that the migrated program can have; the calls of one file are next to each other."""
+        kept: list[Frame] = []
+        for name, calls in groupby(olds, lambda frame: frame.file):
+            file = self._mapping.file(name)
+            own = [frame for frame in news if self._mapping.name(frame.file) == name]
+            if file is not None:
+                kept += without_wrapper_calls([*calls], own, file.old, file.new)
+        return kept
 
     def _is_same(self, old: Frame, new: Frame, file: File) -> bool:
         lines = file.old.get(old.first), file.new.get(new.first)
@@ -146,9 +174,9 @@ class Search:
                 scope.modules[name] = a
             else:
                 scope.modules.pop(name, None)
-        other = [name for name, how in grades.items() if how == Grade.OTHER]
-        other = [n for n in other if not _is_count_of_copies(n, scope.old[n], scope.new[n])]
         statement = scope.statement(a)
+        other = [name for name, how in grades.items() if how == Grade.OTHER]
+        other = self._but_noise(scope, a, [n for n in other if not _is_known(scope, a, b, n)])
         reads = self._reads_tainted(scope, a, statement)
         self._watch_rounds(scope, a, statement)
         if scope.rounds[0] <= a.key[0] <= scope.rounds[1]:
@@ -168,14 +196,14 @@ class Search:
             scope.rounds = 0, 0
             self._settle(scope, scope.later)
             scope.later = {}
-        if not last and statement.body and _over_flat_parameters(statement, scope.old):
+        if not last and statement.body and over_flat_parameters(statement, scope.old):
             scope.rounds = statement.body
 
     def _settle(self, scope: Scope, changed: dict[str, Unit]) -> None:
         """Report what differs after rounds that were not the same ones, at the line that changed it."""
         for name, how in scope.differing(changed, self._tolerance).items():
-            if how == Grade.OTHER:
-                unit = changed[name]
+            unit = changed[name]
+            if how == Grade.OTHER and self._but_noise(scope, unit, [name]):
                 derived = self._reads_tainted(scope, unit, scope.statement(unit))
                 self._differ(scope, unit, [name], derived)
 
@@ -198,11 +226,15 @@ class Search:
                 return True
         return False
 
-    def _differ(self, scope: Scope, unit: Unit, names: list[str], derived: bool) -> None:
+    def _but_noise(self, scope: Scope, unit: Unit, names: list[str]) -> list[str]:
+        """What differs without what differs between two runs of the original, which means nothing and taints nothing."""
         place = scope.frame.file, unit.key[0]
         self.noise.update((*place, name) for name in names)
+        return [name for name in names if (*place, name) not in self._known]
+
+    def _differ(self, scope: Scope, unit: Unit, names: list[str], derived: bool) -> None:
         self._events += 1
-        fresh = [name for name in names if (*place, name) not in self._known]
+        fresh = names
         if self._acted:
             numbers = [n for n in fresh if only_numbers(scope.old[n], scope.new[n])]
             fresh = [n for n in fresh if n not in numbers and not n.endswith(SUFFIXES)]
@@ -281,18 +313,22 @@ class Search:
             name in scope.modules or before[0].get(name) == _EMPTY
             for name in names_read(scope, last)
         )
-        if last is None or known or self._over_parameters(statement, before):
+        if (
+            last is None
+            or known
+            or self._over_parameters(statement, before)
+            or is_other_code(scope, statement, a[:1] + b[:1])
+        ):
             # FSDP1 has other parameters and more modules: only what came of it counts.
             if scope.rounds[1]:
                 scope.later.update(changed)
             else:
                 self._settle(scope, changed)
             return
-        place = scope.frame.file, last.key[0]
-        self.noise.add((*place, GOES_ON))
-        self._events += 1
+        is_new = bool(self._but_noise(scope, last, [GOES_ON]))
+        self._events += is_new
         derived = self._reads_tainted(scope, last, statement)
-        if not derived and (*place, GOES_ON) not in self._known:
+        if is_new and not derived:
             whole = dict(scope.old), dict(scope.new)
             scope.old, scope.new = before
             read = self._read_values(scope, last, [])
@@ -303,7 +339,7 @@ class Search:
             for name, how in scope.differing(changed, self._tolerance).items()
             if how == Grade.OTHER
         )
-        if any(scope.statement(unit).acts for unit in [*a, *b]):
+        if is_new and any(scope.statement(unit).acts for unit in [*a, *b]):
             self._acted = True
 
     def _over_parameters(
@@ -315,8 +351,16 @@ class Search:
         )
 
 
-def _is_count_of_copies(name: str, old: str, new: str) -> bool:
-    return name.endswith(".weights") and same_but_for_copies(old, new)
+def _is_known(scope: Scope, a: Unit, b: Unit, name: str) -> bool:
+    """Whether a variable differs as it must, for there are other parameters under FSDP1, or copies of them."""
+    old, new = scope.old[name], scope.new[name]
+    if name.endswith(".weights") and same_but_for_copies(old, new):
+        return True
+    # A collection of what each parameter gives is as long as they are many.
+    statement = scope.statement(a)
+    return (
+        statement.loops and other_counts(old, new) and over_parameters_in(statement, scope, [a, b])
+    )
 
 
 def _pair(name: str, old: str, new: str) -> Pair:
@@ -330,10 +374,6 @@ def _pair(name: str, old: str, new: str) -> Pair:
         ", ".join(f"{name} {side.get(name, 'none')}" for name in names[:_PAIRS]) for side in norms
     ]
     return Pair(name, texts[0], texts[1])
-
-
-def _over_flat_parameters(statement: Statement, state: dict[str, str]) -> bool:
-    return any(state.get(name, "").startswith("~flat") for name in statement.targets)
 
 
 def _first(scope: Scope, rest: list[Unit]) -> str:

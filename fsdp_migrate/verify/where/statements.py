@@ -21,6 +21,7 @@ class Statement:
         reads: the names and attributes that it reads, as `self.rate`.
         targets: the variables of its loops.
         loops: whether it is the head of a loop, or has one in it.
+        decides: whether it chooses, by a value, which line is the next.
         body: the first and the last line of a loop that is a statement.
         acts: whether it changes what is not a variable: it calls something for its effect, or stores in an object.
     """
@@ -28,6 +29,7 @@ class Statement:
     reads: frozenset[str] = frozenset()
     targets: frozenset[str] = frozenset()
     loops: bool = False
+    decides: bool = False
     body: tuple[int, int] | None = None
     acts: bool = False
 
@@ -85,6 +87,7 @@ def _statement(node: ast.stmt) -> Statement:
         frozenset(path for part in parts if id(part) not in bases for path in _read(part)),
         frozenset(names),
         bool(targets) or isinstance(node, ast.While),
+        isinstance(node, (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match)),
         (node.lineno, node.end_lineno or node.lineno) if isinstance(node, ast.For) else None,
         stores or _calls_for_effect(node),
     )

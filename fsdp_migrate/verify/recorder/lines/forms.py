@@ -129,7 +129,8 @@ class Forms:
                 form = tensors.names(item) if tensors.all_parameters(item) else form
             if form is not None:
                 items.append(f"{self.of(key, depth + 1)}: {form}")
-        items.sort()  # a reader looks things up
+        if tensors is None or not tensors.any_tensor(value):
+            items.sort()  # a reader looks things up
         more = ", …" if len(value) > _ITEMS else ""
         return f"dict of {len(value)} ({', '.join(items)}{more})"
 

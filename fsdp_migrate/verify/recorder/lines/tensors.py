@@ -70,6 +70,10 @@ class Tensors:
         """Whether a collection has parameters only, and has some."""
         return bool(values) and all(isinstance(value, nn.Parameter) for value in values)
 
+    def any_tensor(self, values: Any) -> bool:
+        """Whether a collection begins with tensors, whose forms have another order after sharding."""
+        return any(isinstance(value, torch.Tensor) for value in [*values][:_SHOWN])
+
     def names(self, parameters: Iterable[torch.Tensor], current: bool = False) -> str:
         """Parameters by their names; with `current` those that belong to no module any more have none."""
         found, lost = self._names.of([*parameters], current)
@@ -150,6 +154,8 @@ class Tensors:
         name = str(tensor.dtype).removeprefix("torch.")
         if tensor.is_meta or tensor.layout != torch.strided:
             return f"tensor {name} {tuple(tensor.shape)}"
+        if _is_freed(tensor):
+            return f"~freed tensor {tuple(tensor.shape)}"
         with torch.no_grad(), _disable_current_modes():
             if tensor.dim() < 2 and hasattr(tensor, "_fsdp_flattened"):
                 return f"~part of a flat parameter {tuple(tensor.shape)}"
@@ -160,6 +166,13 @@ class Tensors:
                 some = some[:: some.numel() // _ONE_BY_ONE]
             size = some.abs().double().sum().item() if some.numel() else 0.0
             return f"tensor {name} {tuple(tensor.shape)} |{size:.6g}|"
+
+
+def _is_freed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory was given back, as FSDP1 does with whole parameters: to read it would end the process."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return tensor.numel() > 0 and tensor.untyped_storage().nbytes() < needed
 
 
 def _number(value: Any) -> str:
