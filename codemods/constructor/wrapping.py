@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.program import Definition, External, Program
+from fsdp_migrate.facts.scopes import Defined
 from fsdp_migrate.facts.values import Value
 
 CLASS_POLICY = Rule("FSDP151", "class-policy")
@@ -57,7 +58,31 @@ class Units:
     counts: bool = False
 
 
+# What FSDP1's flat parameters needed: each is trained as a whole, or frozen as a whole.
+_SPLIT = " The condition on `requires_grad` can go: FSDP2 takes frozen and trained parameters in one unit."
+
+
 def policy(construction: Construction, value: ast.expr, code: Code) -> str:
+    """The units as a loop, and whether they are smaller than FSDP2 needs them."""
+    said = _loop(construction, value, code)
+    return f"{said}{_SPLIT}" if _splits_frozen(construction, value) else said
+
+
+def _splits_frozen(construction: Construction, value: ast.expr) -> bool:
+    """Whether a policy asks which parameters are trained: by itself, or in the function that makes it."""
+    own = construction.context.file.function(construction.call)
+    for end in construction.flow(value).ends:
+        maker = end.file.function(end.node)
+        made = [end.node] if maker is None or maker is own else [maker]
+        names = (node for node in ast.walk(end.node) if isinstance(node, ast.Name))
+        bindings = (binding for name in names for binding in end.file.bindings(name))
+        made += [binding.node for binding in bindings if isinstance(binding, Defined)]
+        if any("requires_grad" in end.file.source(node) for node in made):
+            return True
+    return False
+
+
+def _loop(construction: Construction, value: ast.expr, code: Code) -> str:
     """The units as a loop, children before parents."""
     context, call = construction.context, construction.call
     code.unit = context.local("module", call)

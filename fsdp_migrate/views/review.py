@@ -47,13 +47,20 @@ _COMPATIBLE = (
     "Checkpoints: the names in state dicts are the same. Whole state dicts, and those of `torch.distributed.checkpoint`, "
     "load before and after this change; `fsdp-migrate checkpoint inspect` says it of a file."
 )
-# What a later change can remove, by the rule that finds the line in torch's form.
-_LATER = {
-    "FSDP006": (
-        "`reshard_after_forward=True` at the root, where no parameter is read after a forward without gradients"
+# What a later change can remove: the rule that finds the line, a word of its message, and what it is.
+_LATER = (
+    (
+        "FSDP006",
+        "",
+        "`reshard_after_forward=True` at the root, where no parameter is read after a forward without gradients",
     ),
-    "FSDP017": "names of FSDP1's options that the program's own configuration still uses",
-}
+    (
+        "FSDP152",
+        "`requires_grad`",
+        "conditions on `requires_grad` by which trained parameters are units of their own",
+    ),
+    ("FSDP017", "", "names of FSDP1's options that the program's own configuration still uses"),
+)
 
 
 def render_review(report: Report, verified: Mapping[str, object] | None = None) -> str:
@@ -155,21 +162,26 @@ def _shown(form: str, verified: Mapping[str, object] | None) -> Iterator[str]:
 
 def _later(findings: Iterable[Finding], form: str) -> Iterator[str]:
     """What a follow-up removes."""
-    lines = []
-    if form == "auto":
-        lines.append(
-            "- the lines with `like_fsdp1`, once `verify` says that the program no longer needs them: "
-            "`fsdp-migrate --form torch`"
-        )
-    elif form == "bridge":
-        lines.append("- FSDP1's interface: `fsdp-migrate`, run again, writes `fully_shard`")
+    if form == "bridge":
+        lines = ["- FSDP1's interface: `fsdp-migrate`, run again, writes `fully_shard`"]
     else:
-        done = _by_rule(finding for finding in findings if finding.action is not Action.MANUAL)
-        lines += [
-            f"- {text}: {places(done[rule])}" for rule, text in _LATER.items() if rule in done
-        ]
+        lines = list(_no_longer_needed(findings))
+    if form == "auto":
+        lines.insert(
+            0,
+            "- the lines with `like_fsdp1`, once `verify` says that the program no longer needs them: "
+            "`fsdp-migrate --form torch`",
+        )
     if lines:
         yield from ("### What a follow-up removes", "", *lines, "")
+
+
+def _no_longer_needed(findings: Iterable[Finding]) -> Iterator[str]:
+    done = _by_rule(finding for finding in findings if finding.action is not Action.MANUAL)
+    for rule, word, text in _LATER:
+        found = [finding for finding in done.get(rule, ()) if word in finding.message]
+        if found:
+            yield f"- {text}: {places(found)}"
 
 
 def _files(report: Report, findings: Iterable[Finding]) -> Iterator[str]:

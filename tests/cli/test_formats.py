@@ -125,7 +125,8 @@ def test_a_pull_request_says_what_a_reviewer_asks(folder: Path) -> None:
     clipped = [finding(line, "FSDP302", Action.MANUAL) for line in range(10, 17)]
     files = finding(20, "FSDP336", Action.MANUAL)._replace(message="saves shards")
     option = finding(30, "FSDP017", Action.RUNTIME)
-    found = [assumed, assumed._replace(line=5), *clipped, files, option, finding(2)]
+    policies = [finding(41, "FSDP152"), finding(40, "FSDP152")._replace(message="`requires_grad`")]
+    found = [assumed, assumed._replace(line=5), *clipped, files, option, finding(2), *policies]
     text = rendered(Report(found, form="torch"), "markdown")
     assert "torch alone" in text
     assert "FSDP003" not in section(text, "What is replaced")
@@ -137,7 +138,9 @@ def test_a_pull_request_says_what_a_reviewer_asks(folder: Path) -> None:
     ]
     assert "- Except: saves shards (`a b/x.py:20`)" in section(text, "What stays compatible")
     assert "verify SCRIPT --form torch -- " in section(text, "What `fsdp-migrate verify` showed")
-    assert "`a b/x.py:30`" in section(text, "What a follow-up removes")
+    later = section(text, "What a follow-up removes")
+    assert "`a b/x.py:30`" in later
+    assert "trained parameters are units of their own: `a b/x.py:40`\n" in later
     auto = rendered(Report([option], form="auto"), "markdown")
     assert "| 1 | FSDP017 |" in section(auto, "What uses `fsdp_migrate.runtime`")
     assert "- the lines with `like_fsdp1`" in section(auto, "What a follow-up removes")
