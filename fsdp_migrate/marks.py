@@ -11,14 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
-from pathlib import Path
 
 from fsdp_migrate.discover import Discovered
 from fsdp_migrate.engine import analyse
 from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.settings import Options
-from fsdp_migrate.source import shown_path, source_from_bytes
+from fsdp_migrate.source import Source, shown_path, source_from_bytes
 
 ASSUMPTION = "FSDP003"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -58,7 +57,7 @@ def _is_open(finding: Finding) -> bool:
 def _with_comments(change: Change, findings: Sequence[Finding]) -> bytes | None:
     """A changed program with a comment above each statement that has a finding; None where that is impossible."""
     source = source_from_bytes(change.path, shown_path(change.path), change.after)
-    if Path(change.path).suffix != ".py" or not hasattr(source, "decoded"):
+    if change.path.suffix != ".py" or not isinstance(source, Source):
         return None
     text = source.decoded
     lines = _LINE.findall(text)

@@ -4,9 +4,10 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.context import NEWLINE, Context
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP098", "review-comment")
