@@ -55,7 +55,7 @@ def _exempt(root: nn.Module, classes: tuple[type[nn.Module], ...]) -> None:
 def check_ties(root: nn.Module, units: Collection[nn.Module], ignored: Ignored) -> None:
     """Raises ValueError for a parameter that belongs to more than one of ``units``, which are not made yet.
 
-    ``fully_shard`` says so from torch 2.12 on and cuts the tie in silence before. FSDP1 failed in its first forward,
+    Newer releases of ``fully_shard`` say so, and older ones cut the tie in silence. FSDP1 failed in its first forward,
     or with ``use_orig_params=False`` cut the tie in silence as well.
     """
     seen: dict[nn.Parameter, str] = {}

@@ -53,7 +53,7 @@ ASSUMPTIONS = (
         "dataclasses",
         Severity.SILENT,
         "no forward returns a dataclass",
-        "before torch 2.13, FSDP2 does not reduce gradients that come through its tensors",
+        "before torch 2.12, FSDP2 does not reduce gradients that come through its tensors",
         "",
     ),
     Assumption(

@@ -127,7 +127,7 @@ COLLECTIVES = {
     "broadcast": "broadcast",
     "allgather": "all-gather",
     "_allgather_base": "all-gather",
-    "all_gather_single": "all-gather",  # the names since torch 2.13
+    "all_gather_single": "all-gather",  # newer names
     "_reduce_scatter_base": "reduce-scatter",
     "reduce_scatter_single": "reduce-scatter",
 }
