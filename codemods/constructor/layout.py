@@ -169,9 +169,16 @@ def in_place(construction: Construction, code: Code, place: Place) -> list[Edit]
 
 
 def _flat(place: Place, lines: list[str]) -> list[str]:
+    """The statements, with those that name the model in front and behind; `fully_shard` returns it."""
     first = [place.first] if place.first else []
-    last = [place.last] if place.last else []
-    return [*first, *lines, *last]
+    if not place.last:
+        return [*first, *lines]
+    call = lines[-1].lstrip()
+    if call.startswith(f"fully_shard({place.model}"):
+        margin = lines[-1].removesuffix(call)
+        begins = place.last.removesuffix(place.model)
+        return [*first, *lines[:-1], f"{margin}{begins}{call}"]
+    return [*first, *lines, place.last]
 
 
 def in_function(construction: Construction, code: Code, name: str) -> list[Edit]:

@@ -182,14 +182,19 @@ def step(file: File) -> str:
 
 
 def formatted(code: str, line_length: int) -> str:
-    """Code as black has it, quotes as they are: generated code holds expressions of the user's."""
+    """Code as black has it, quotes as they are: generated code holds expressions of the user's.
+
+    A comma at the end of a list, which kept that on several lines where it was, does not do so in a new place.
+    """
     from black import Mode, format_str  # takes longer to import than a small file to migrate
     from black.mode import TargetVersion
     from black.parsing import InvalidInput
 
     # A version that takes a comma behind `**kwargs`: black leaves it out where older ones might read the line.
     versions = {TargetVersion.PY310}
-    mode = Mode(versions, line_length=line_length, string_normalization=False)
+    mode = Mode(
+        versions, line_length=line_length, string_normalization=False, magic_trailing_comma=False
+    )
     # Black keeps the line ends of the first line.
     try:
         return format_str(NEWLINE.sub("\n", code), mode=mode)

@@ -27,7 +27,7 @@ SAME |= {"to", "train"}
 INNER = frozenset({"module", "_fsdp_wrapped_module"})
 _PARTS = frozenset({"children", "get_submodule", "modules", "named_children", "named_modules"})
 # Functions that return the model that they are given, or a wrapper around it.
-_WRAPPERS = frozenset({"cast", "compile"})
+_WRAPPERS = frozenset({"cast", "compile", "fully_shard"})
 _DEEP = 40  # steps from a use: behind them it is open, before Python's own limit is reached
 
 

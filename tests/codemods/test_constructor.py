@@ -158,8 +158,7 @@ with like_fsdp1(model.b):
     for module in reversed(list(model.b.modules())):
         if isinstance(module, Block):
             fully_shard(module)
-    fully_shard(model.b)
-b = model.b
+    b = fully_shard(model.b)
 === a device that is set in another function
 def main(d):
     FSDP(model, device_id=d)

@@ -34,8 +34,7 @@ sharded = FSDP(net)
 ---
 # Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go
 with like_fsdp1(net):
-    fully_shard(net)
-sharded = net
+    sharded = fully_shard(net)
 === an attribute
 class T:
     def wrap(self):
@@ -60,8 +59,7 @@ def build():
     model = Net()
     # Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go
     with like_fsdp1(model):
-        fully_shard(model)
-    return model
+        return fully_shard(model)
 === a result that nothing keeps
 def build(net):
     FSDP(net, use_orig_params=True)
@@ -109,8 +107,7 @@ def build(model):
     model_ = Net(model)
     # Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go
     with like_fsdp1(model_):
-        fully_shard(model_)
-    return model_
+        return fully_shard(model_)
 === former names
 net = FSDP(net, fsdp_auto_wrap_policy=policy, ignored_parameters=None)
 ---
@@ -303,16 +300,14 @@ a = b = FSDP(Net())
 model = Net()
 # Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go
 with like_fsdp1(model):
-    fully_shard(model)
-a = b = model
+    a = b = fully_shard(model)
 === a call in the target
 nets[pick()] = FSDP(Net())
 ---
 model = Net()
 # Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go
 with like_fsdp1(model):
-    fully_shard(model)
-nets[pick()] = model
+    nets[pick()] = fully_shard(model)
 === a name within an expression
 if (net := FSDP(Net())) is not None:
     pass
