@@ -36,7 +36,7 @@ def by_units(construction: Construction, reason: str) -> Form:
     if has_own or not is_free(context, call, need):
         return _by_function(construction)
     return Form(
-        f"Replaced by a loop over `fsdp_migrate.runtime.units`, which reads FSDP1's arguments at run time: {reason}.",
+        f"Replaced by a loop over `fsdp_migrate.runtime.units`, which reads FSDP1's arguments at run time, because {reason}.",
         lambda: layout.by_units(construction, place),
         (*imports_of(construction), need),
         (construction.call.func,),

@@ -28,8 +28,8 @@ _HANDED_ON = (
 )
 _RESULT = "The norm it returns is now a DTensor: use `norm.full_tensor()` for a plain tensor."
 _IGNORED = (
-    "Each rank clips by its own norm if gradients of ignored parameters differ between ranks. Shards now hold other "
-    "elements, so the factors change: clip the ignored parameters separately."
+    "If gradients of ignored parameters differ between ranks, each rank scales its shards by another factor. Under FSDP2 "
+    "shards hold other elements, so the numbers change: clip ignored parameters in a separate call."
 )
 _PARALLEL = (
     "Under FSDP1 each tensor-parallel rank clipped by the norm of its own part. Under FSDP2 all ranks clip by the global "

@@ -17,8 +17,8 @@ SEEDS = ("manual_seed", "manual_seed_all", "random_seed", "seed_all", "seed_ever
 _RANK = re.compile(r"\b(?:dp_|global_|local_)?rank\b|_rank\(|\bRANK\b")
 _BROADCASTS = r"sync_module_states\b(?![\"']?\s*[:=]\s*False)"
 _OWN = (
-    "Gives each rank different initial weights, and nothing broadcasts them. FSDP2 combines other parts of them than FSDP1 "
-    "did: use one seed on all ranks until the model is created, or broadcast rank 0's weights."
+    "Gives each rank different initial weights, and nothing broadcasts them, so the sharded model is a mix of all ranks' "
+    "weights, another one than under FSDP1. Use one seed until the model is created, or broadcast rank 0's weights."
 )
 
 

@@ -68,7 +68,7 @@ def define(context: Context, rule: Rule, code: str, at: ast.AST) -> Iterator[Fou
     if known.setdefault(key, at) is not at:
         return
     imports = tuple(need for word, need in _NEEDS.items() if word in code)
-    message = f"Uses `{name_of(code)}`, a function that is added to this file."
+    message = f"`{name_of(code)}`, a small function, is added to this file, because torch has none that does the same."
     top = _at_top(context, at)
     yield Found(
         rule,

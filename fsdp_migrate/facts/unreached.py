@@ -35,11 +35,11 @@ def why_not(file: File, node: ast.AST, target: Release) -> str:
         if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test:
             body = parent.body if isinstance(parent.body, list) else [parent.body]
             if _holds(parent.test, file, target) is (child not in body):
-                return f"is for torch before {'.'.join(map(str, target))}"
+                return f"Runs only with torch before {'.'.join(map(str, target))}: nothing has to be done."
         for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
             if inside and isinstance(block, list) and child in block:
                 if any(_excludes(above, file) for above in block[: block.index(child)]):
-                    return "is not reached by a sharded model, which an assertion above excludes"
+                    return "A check above excludes sharded models here: nothing has to be done."
         inside &= not isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef)
         child = parent
     return ""
