@@ -66,9 +66,10 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.taken_before": ("arameters(", ".weight", ".bias"),
     "left.written_in_forward": ("Parameter(",),
     "libraries.settings": (
-        *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "lightning", "Plugin"),
+        *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "Plugin"),
         *("ACCELERATE_USE_FSDP", "fsdp_plugin", "strategy"),
     ),
+    "libraries.lightning": ("lightning",),
     "libraries.composer": ("composer", "parallelism_config"),
     "libraries.prepared": ("_", ".module", "prepare", "isinstance", *_OF_PARAMETERS),
 }

@@ -234,12 +234,18 @@ def _decide(
         elif isinstance(statement.node, ast.Import):
             if _leads_to_fsdp1(context, statement.node, local, other):
                 statement.move[local] = in_runtime(alias.name), ""
-        elif local not in kept:
+        elif local not in kept and not (kept and _is_unused(context, local)):
             module = statement.node.module or ""
             target = _target(context, module, alias.name)
             is_name = not is_module(f"{module}.{alias.name}")
             if target and (is_name or _leads_to_fsdp1(context, statement.node, local, other)):
                 statement.move[local] = target
+
+
+def _is_unused(context: Context, name: str) -> bool:
+    """Whether nothing reads an imported name: beside options for another library it stays as it is."""
+    file = context.file
+    return name not in file.loads and not context.program.reach.is_read(file, name)
 
 
 def _in_torch(node: ast.Import | ast.ImportFrom, name: str) -> tuple[str, str] | None:

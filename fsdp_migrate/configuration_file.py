@@ -16,7 +16,13 @@ from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.project import Project
 from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
 from fsdp_migrate.configuration.sections import flat_section, sections, sets_fsdp
-from fsdp_migrate.configuration.table import KEPT, OPTIONS, REMOVED, STRATEGY_OF_LIGHTNING
+from fsdp_migrate.configuration.table import (
+    KEPT,
+    LIGHTNING_NAMES,
+    OPTIONS,
+    REMOVED,
+    STRATEGY_OF_LIGHTNING,
+)
 from fsdp_migrate.configuration.translate import Said, translate
 from fsdp_migrate.configuration.tree import Change, Mapping, Value, mappings, plain
 from fsdp_migrate.facts.names import TORCH
@@ -138,7 +144,7 @@ class _File:
             data = entry.data if wanted else None
             if isinstance(data, str) and data.endswith(".FSDPStrategy"):
                 yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
-            elif data in ("fsdp", "fsdp_cpu_offload"):
+            elif isinstance(data, str) and data in LIGHTNING_NAMES:
                 if _LIGHTNING_KEYS & {other.key for other in entry.owner.entries}:
                     yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
                 elif OF_VERL(self.text):

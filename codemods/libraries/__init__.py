@@ -2,6 +2,7 @@
 
 rules       what is said of it, in Python and in files
 settings    calls, dictionaries and variables of a Python file
+lightning   its strategy
 composer    settings and functions of Composer and llm-foundry
 prepared    models that Accelerate shards
 """

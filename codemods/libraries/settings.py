@@ -1,4 +1,4 @@
-"""FSDP1 of Accelerate, transformers and Lightning as Python sets it: in calls and in dictionaries."""
+"""FSDP1 of Accelerate and transformers as Python sets it: in calls and in dictionaries."""
 
 import ast
 import os
@@ -43,13 +43,12 @@ _STARTS = re.compile(
     r"(?:\b|_)(?:backward|execute|fit|init_process_group|launch|(?<!pytest\.)main|prepare|run|spawn|step|train)\w*\("
     r"|\bsubprocess\.|(?:Trainer|Worker)\w*\("
 )
-_LIGHTNING = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
 
 
 def find(context: Context) -> Iterator[Found]:
     """Calls and dictionaries that set FSDP1 for another library."""
     file = context.file
-    imported = "lightning" in file.text or "FullyShardedDataParallelPlugin" in file.text
+    imported = "FullyShardedDataParallelPlugin" in file.text
     reader = _Reader(context)
     for call in file.of(ast.Call):
         if imported or any(str(keyword.arg).startswith("fsdp") for keyword in call.keywords):
@@ -125,13 +124,6 @@ def _only_reads(context: Context, node: ast.AST) -> bool:
     return _STARTS.search(file.source(test) if test else file.text) is None
 
 
-def _is_sharded(path: str, strategy: ast.keyword | None) -> bool:
-    if path.endswith(".FSDPStrategy"):
-        return True
-    value = strategy.value if strategy else None
-    return isinstance(value, ast.Constant) and value.value in ("fsdp", "fsdp_cpu_offload")
-
-
 def _is_conditional(value: ast.expr) -> bool:
     """`"full_shard" if ... else ""`."""
     branches = (value.body, value.orelse) if isinstance(value, ast.IfExp) else ()
@@ -163,8 +155,6 @@ class _Reader:
         path = next(iter(self.context.dotted(call.func)), "")
         if path.startswith("accelerate.") and path.endswith(".FullyShardedDataParallelPlugin"):
             yield from self.plugin(call)
-        elif path.startswith(_LIGHTNING) and _is_sharded(path, given.get("strategy")):
-            yield Found(rules.LIGHTNING, call, Action.MANUAL, table.STRATEGY_OF_LIGHTNING)
         elif {"fsdp", "fsdp_config"} & given.keys():
             found = list(self.section(call))
             yield from found

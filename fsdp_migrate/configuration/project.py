@@ -54,6 +54,11 @@ class Project:
         """Whether axolotl shards only where it has the list `fsdp`, and reads the version in `fsdp_config`."""
         return self.takes("axolotl").all_before(AXOLOTL_TOP)
 
+    @property
+    def has_settings(self) -> bool:
+        """Whether axolotl takes all from `fsdp_config`, and needs no list."""
+        return self.takes("axolotl").all_since(AXOLOTL_TOP)
+
     def too_old(self, rule: Rule) -> str:
         """Why no release that the project takes reads version 2, and what to do; "" where one does."""
         library, title, first = _FIRST[rule]

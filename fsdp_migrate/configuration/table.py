@@ -90,9 +90,13 @@ PRECISION = (
 PRECISE = (
     "Becomes `MixedPrecisionPolicy`. Each unit casts its inputs, and buffers keep their dtype."
 )
+# Those with `native` were of Lightning 1.
+LIGHTNING_NAMES = frozenset(
+    {"fsdp", "fsdp_cpu_offload", "fsdp_native", "fsdp_native_full_shard_offload"}
+)
 STRATEGY_OF_LIGHTNING = (
-    "Selects FSDP1 in Lightning. Use `ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1)`, and "
-    "call `fully_shard` with `mesh=self.device_mesh['data_parallel']` in `configure_model`."
+    "Selects FSDP1 in Lightning. Use `ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1)` of "
+    "Lightning 2.3, and call `fully_shard` with `mesh=self.device_mesh['data_parallel']` in `configure_model`."
 )
 
 

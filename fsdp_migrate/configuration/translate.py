@@ -47,7 +47,8 @@ class _Translation:
         self.section, self.rule, self.home = section, section.rule, section.home
         self.project = project
         self.has_list = self.rule == rules.AXOLOTL and project.has_list
-        self.has_words = self.has_list or (self.rule == rules.TRANSFORMERS and not project.has_flag)
+        is_new = project.has_settings if self.rule == rules.AXOLOTL else project.has_flag
+        self.has_words = self.rule in (rules.AXOLOTL, rules.TRANSFORMERS) and not is_new
         self.settings = section.settings or tree.Mapping("flow", (0, 0))
         self.words = table.options_of(self.home.data("fsdp"))
         self.said: list[Said] = []
@@ -154,7 +155,7 @@ class _Translation:
 
     def state_dicts(self) -> None:
         entry = self.settings.get("state_dict_type")
-        if entry is None and self.rule in (rules.ACCELERATE, rules.PLUGIN):
+        if entry is None and self.rule != rules.TRANSFORMERS:
             self.added[f"{self.prefix}state_dict_type"] = "FULL_STATE_DICT"
         elif entry is not None and str(entry.data).upper() in ("LOCAL_STATE_DICT", "2"):
             raise Stays(entry, table.LOCAL)
@@ -254,7 +255,7 @@ class _Translation:
         size: Any = self.added.get(key, self.settings.data("min_num_params"))
         if isinstance(size, int) and size > 0:
             self.added[f"{self.prefix}auto_wrap_policy"] = "SIZE_BASED_WRAP"
-        elif self.rule == rules.AXOLOTL and not self.has_list:
+        elif self.rule == rules.AXOLOTL and not self.has_words:
             self.added[f"{self.prefix}auto_wrap_policy"] = "TRANSFORMER_BASED_WRAP"
 
     def since(self) -> str:

@@ -20,6 +20,7 @@ fsdp_config:
 base_model: NousResearch/Llama-3.2-1B
 fsdp_version: 2
 fsdp_config:
+  state_dict_type: FULL_STATE_DICT
   offload_params: false
   reshard_after_forward: false
 """,
@@ -27,12 +28,12 @@ fsdp_config:
     Shape(
         "axolotl, a part of a recipe",
         "fsdp_version: 1\nfsdp_config:\n  offload_params: true\n",
-        "fsdp_version: 2\nfsdp_config:\n  offload_params: true\n",
+        "fsdp_version: 2\nfsdp_config:\n  state_dict_type: FULL_STATE_DICT\n  offload_params: true\n",
     ),
     Shape(
         "axolotl, and nothing is left",
         "base_model: x\nfsdp_config:\n  limit_all_gathers: true\n",
-        "base_model: x\nfsdp_version: 2\nfsdp_config:\n  reshard_after_forward: true\n",
+        "base_model: x\nfsdp_version: 2\nfsdp_config:\n  state_dict_type: FULL_STATE_DICT\n",
     ),
     Shape(
         "a recipe for transformers",

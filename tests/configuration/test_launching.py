@@ -223,3 +223,28 @@ def test_a_workflow_that_does_not_parse_is_searched_for_commands(tmp_path: Path)
     assert [each.code for each in report.findings] == ["FSDP805"]
     assert not report.errors
     assert len(report.passed) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Trainer(strategy='fsdp_native')",
+        "name = 'fsdp'\nTrainer(strategy=name)",
+        "settings = {'strategy': 'fsdp_cpu_offload'}\nTrainer(**settings)",
+        "parser.add_argument('--strategy', default='fsdp')",
+        "class Settings:\n    strategy: str = 'fsdp'",
+        "Trainer(strategy=FSDPStrategy())",
+    ],
+)
+def test_lightnings_strategy_is_found_wherever_it_is_given(code: str) -> None:
+    imports = "from lightning.pytorch import Trainer\nfrom lightning.pytorch.strategies import FSDPStrategy\n"
+    text = f"{imports}\n{code}\n"
+    report = analyse_source(Source(Path("/nowhere/a.py"), "a.py", text.encode()))
+    assert [each.code for each in report.findings] == ["FSDP806"]
+
+
+@pytest.mark.parametrize("code", ["Trainer(strategy='ddp')", "backend = 'fsdp'", "log('fsdp')"])
+def test_other_words_are_no_strategy_of_lightning(code: str) -> None:
+    text = f"from lightning.pytorch import Trainer\n\n{code}\n"
+    report = analyse_source(Source(Path("/nowhere/a.py"), "a.py", text.encode()))
+    assert report.findings == []

@@ -30,15 +30,25 @@ base_model: m
 fsdp: [full_shard, auto_wrap, offload]
 fsdp_config:
   fsdp_version: 2
+  fsdp_state_dict_type: FULL_STATE_DICT
   fsdp_reshard_after_forward: true
 """
 TOP = """\
 base_model: m
 fsdp_version: 2
 fsdp_config:
+  state_dict_type: FULL_STATE_DICT
   reshard_after_forward: true
   offload_params: true
   auto_wrap_policy: TRANSFORMER_BASED_WRAP
+"""
+EITHER = """\
+base_model: m
+fsdp: [full_shard, auto_wrap, offload]
+fsdp_version: 2
+fsdp_config:
+  state_dict_type: FULL_STATE_DICT
+  reshard_after_forward: true
 """
 ACCELERATE = "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: {}\nnum_machines: 2\nnum_processes: 4\n"
 
@@ -64,7 +74,7 @@ def migrated(folder: Path, needs: str, text: str, name: str = "settings.yaml") -
         ("transformers>=4.46,<5", RECIPE, None, "the project allows transformers>=4.46,<5 of requirements.txt:1"),
         ("transformers==4.57.1\naccelerate==1.5.2", RECIPE, None, "Raise that requirement, then run"),
         ("transformers==4.57.1", "learning_rate: 1\nfsdp: no_shard\n", "learning_rate: 1\n", "DistributedData"),
-        ("", AXOLOTL.format(key="limit_all_gathers"), TOP, "Needs axolotl 0.12"),
+        ("", AXOLOTL.format(key="limit_all_gathers"), EITHER, "Needs axolotl 0.12"),
         ("axolotl==0.13.2", AXOLOTL.format(key="limit_all_gathers"), TOP, ""),
         ("axolotl[deepspeed]==0.9.2", AXOLOTL.format(key="fsdp_use_orig_params"), LISTED, ""),
         ("axolotl<0.8", AXOLOTL.format(key="fsdp_use_orig_params"), None, "axolotl reads a version only since 0.8"),
