@@ -17,8 +17,9 @@ from fsdp_migrate.codemods.left.measured import is_torchs
 from fsdp_migrate.codemods.left.module_names import is_any_module, subject_of
 from fsdp_migrate.codemods.left.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
 from fsdp_migrate.codemods.uses.methods import is_gathered
-from fsdp_migrate.codemods.uses.state_dicts import OF_MODELS, is_typed, untyped
+from fsdp_migrate.codemods.uses.state_dicts import untyped
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS

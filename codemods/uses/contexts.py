@@ -13,11 +13,13 @@ from fsdp_migrate.codemods.uses import optimizer_states
 from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_for_rank_0, settings
 from fsdp_migrate.codemods.uses.side_by_side import is_side_by_side
 from fsdp_migrate.codemods.uses.use import Use
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.scopes import Assigned
 
-_OF_MODELS = ("state_dict", "load_state_dict")
+# The methods of a model whose result a type decides.
+OF_MODELS = ("state_dict", "load_state_dict")
 _NOT_HERE = (
     "Sets a type for state dicts that other code creates, and FSDP2 has no such types. In that code, replace "
     "`model.state_dict()` by `get_model_state_dict(model, options=StateDictOptions(...))`."
@@ -80,28 +82,43 @@ def _is_manager(statement: ast.With, call: ast.Call) -> bool:
 def _uses(
     context: Context, call: ast.Call, model: ast.expr, own: Setting, optimizers: Setting
 ) -> Iterator[Use]:
+    """What asks for state dicts in the block of a context."""
     statement = context.file.statement(call)
     assert isinstance(statement, ast.With)
-    inside = [node for part in statement.body for node in ast.walk(part)]
-    for node in inside:
+    for node in (node for part in statement.body for node in ast.walk(part)):
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
             continue
         if _is_of_another_context(context, node, call, model):
             continue
-        if node.attr in OPTIMIZER_STATES and context.fsdp1(node.value) == CLASS:
-            use = optimizer_states.getting(context, node, optimizers)
-            use = use or optimizer_states.loading(context, node, optimizers)
-            if use is None:
-                raise Untranslatable(optimizer_states.by_hand(node.attr))
-            yield use
-        elif node.attr in _OF_MODELS and is_of(context, node.value, model):
-            used = context.call_of(node)
-            if used is None:
-                raise Untranslatable(_NOT_HERE)
-            if node.attr == "state_dict":
-                yield getting(context, used, own)
-            else:
-                yield setting(context, used, own)
+        is_method = node.attr in OF_MODELS and is_of(context, node.value, model)
+        if is_method or (node.attr in OPTIMIZER_STATES and context.fsdp1(node.value) == CLASS):
+            yield use_of(context, node, own, optimizers)
+
+
+def use_of(context: Context, node: ast.Attribute, own: Setting, optimizers: Setting) -> Use:
+    """What a state dict of a model, or FSDP1's function for an optimizer, becomes under a type.
+
+    Raises:
+        Untranslatable: if torch has no function that does the same.
+    """
+    if node.attr in OPTIMIZER_STATES:
+        use = optimizer_states.getting(context, node, optimizers)
+        use = use or optimizer_states.loading(context, node, optimizers)
+        if use is None:
+            raise Untranslatable(optimizer_states.by_hand(node.attr))
+        return use
+    call = context.call_of(node)
+    if call is None:
+        raise Untranslatable(_NOT_HERE)
+    if node.attr == "state_dict":
+        return getting(context, call, own)
+    return setting(context, call, own)
+
+
+def is_typed(file: File, node: ast.AST) -> bool:
+    """Whether a node is in the context of a type of state dicts."""
+    items = (i for n in file.ancestors(node) if isinstance(n, ast.With) for i in n.items)
+    return any("state_dict_type" in file.source(item.context_expr) for item in items)
 
 
 def _is_of_another_context(
@@ -109,9 +126,9 @@ def _is_of_another_context(
 ) -> bool:
     """Whether a use is of the model of another context around it."""
     call = context.call_of(use)
-    is_method = use.attr in _OF_MODELS
+    is_method = use.attr in OF_MODELS
     given = use.value if is_method or call is None else keyword(call, "model", 0)
-    if given is None or _is_part(given, model):
+    if given is None or is_part(given, model):
         return False
     for around in context.file.ancestors(use):
         for item in around.items if isinstance(around, ast.With) else ():
@@ -119,12 +136,12 @@ def _is_of_another_context(
             if isinstance(other, ast.Call) and other is not own:
                 name = other.func.attr if isinstance(other.func, ast.Attribute) else ""
                 theirs = keyword(other, "module", 0) if name == "state_dict_type" else None
-                if theirs is not None and _is_part(given, theirs):
+                if theirs is not None and is_part(given, theirs):
                     return True
     return False
 
 
-def _is_part(expression: ast.expr, model: ast.expr) -> bool:
+def is_part(expression: ast.expr, model: ast.expr) -> bool:
     """Whether an expression names a model, its wrapped module or a part of it."""
     inner, named = ast.unparse(without_wrapper(expression)), ast.unparse(without_wrapper(model))
     return inner == named or inner.startswith(f"{named}.")
@@ -139,13 +156,13 @@ def without_wrapper(expression: ast.expr) -> ast.expr:
 
 def is_of(context: Context, owner: ast.expr, model: ast.expr) -> bool:
     """Whether an expression is a model, or a part of it."""
-    return _is_part(owner, model) or context.can_be_model(owner)
+    return is_part(owner, model) or context.can_be_model(owner)
 
 
 def _is_around_others(context: Context, statement: ast.With, model: ast.expr) -> bool:
     """Whether state dicts of optimizers and the like are all that a block asks for, which do not depend on the type."""
     inside = {node for part in statement.body for node in ast.walk(part)}
-    names = (*_OF_MODELS, *OPTIMIZER_STATES)
+    names = (*OF_MODELS, *OPTIMIZER_STATES)
     every = [n for name in names for n in context.file.attributes.get(name, ()) if n in inside]
     return bool(every) and not any(
         each.attr in OPTIMIZER_STATES or is_of(context, each.value, model) for each in every

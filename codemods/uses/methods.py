@@ -11,8 +11,8 @@ from fsdp_migrate.codemods.edit.text import indentation, newline, step
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import no_sync
 from fsdp_migrate.codemods.uses.branches import clips_in_both, without_test
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
 from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
-from fsdp_migrate.codemods.uses.state_dicts import OF_MODELS, is_typed
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.findings import Action, Severity

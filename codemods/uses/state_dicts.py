@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator
 from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
-from fsdp_migrate.codemods.uses import optimizer_states
+from fsdp_migrate.codemods.uses import optimizer_states, set_types
 from fsdp_migrate.codemods.uses.blocks import rewritten, together
-from fsdp_migrate.codemods.uses.contexts import Block, read
-from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, is_local, settings
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS, Block, is_typed, read
+from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, is_local
 from fsdp_migrate.codemods.uses.use import Use, imports, local_names
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import models_of
@@ -40,12 +40,7 @@ _OWN_NAMES = (
     rb"_state_dict_hook|_state_dict_post_hook|def (?:_save_to_)?state_dict\b|def get_extra_state\b"
     rb"|torch\.compile\((?<![@\w]torch\.compile\()"
 )
-OF_MODELS = ("state_dict", "load_state_dict")
 _TYPED = ("state_dict_type", "set_state_dict_type")
-_NO_TYPES = (
-    "FSDP2 has no types of state dicts: `model.state_dict()` always holds shards. Remove this call, and use "
-    "`get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` for whole tensors."
-)
 _OLD_FILES = (
     "New files hold each rank's shards as DTensors and need as many ranks. Files that FSDP1 wrote hold flat shards, which "
     "FSDP2 cannot load: load them once with FSDP1 on as many ranks, and save them as `FULL_STATE_DICT`."
@@ -69,7 +64,8 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(LOCAL, block.call, Action.MANUAL, _OLD_FILES)
     yield from others
     inside = {node for block in blocks for region in block.spent for node in ast.walk(region)}
-    yield from _set_types(context)
+    for_good, gone = _set_types(context)
+    yield from for_good
     for attribute, _ in _calls(context, "get_state_dict_type"):
         yield Found(
             SET_TYPE,
@@ -78,7 +74,7 @@ def find(context: Context) -> Iterator[Found]:
             "Still works: `fsdp_migrate.runtime` returns what FSDP1 returned.",
         )
     yield from _local_types(context)
-    yield from _of_optimizers(context, inside)
+    yield from _of_optimizers(context, inside | gone)
     yield from _saved(context)
 
 
@@ -137,40 +133,24 @@ def _is_safe_in_auto(context: Context) -> bool:
     return context.program.once(_is_known_to_torch)
 
 
-def _set_types(context: Context) -> Iterator[Found]:
-    """`FSDP.set_state_dict_type(model, ...)`."""
+def _set_types(context: Context) -> tuple[list[Found], set[ast.AST]]:
+    """What is said of `FSDP.set_state_dict_type(model, ...)`, and the code that goes with it."""
+    found: list[Found] = []
+    gone: set[ast.AST] = set()
     for attribute, call in _calls(context, "set_state_dict_type"):
         is_flat = _is_local(context, call) and not _are_all_in_contexts(context)
         if is_flat and context.form != "torch":
-            yield _raises(call)
+            found.append(_raises(call))
         elif context.form == "torch":
-            found = _type_for_good(context, attribute, call)
-            yield found
-            if is_flat and found.action is Action.REWRITE:
-                yield Found(LOCAL, call, Action.MANUAL, _OLD_FILES)
+            own = list(set_types.without(context, SET_TYPE, attribute, call))
+            found += own
+            gone.update(node for each in own for part in each.removed for node in ast.walk(part))
+            if is_flat and own[0].edits is not None:
+                found.append(Found(LOCAL, call, Action.MANUAL, _OLD_FILES))
         else:
             message = "Still works: `fsdp_migrate.runtime` sets the type of state dict for `model.state_dict()`."
-            yield Found(SET_TYPE, attribute, Action.RUNTIME, message)
-
-
-def _type_for_good(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:
-    """A type that holds from a place on: models of `fully_shard` have one, that of shards."""
-    statement = context.file.parents[call]
-    try:
-        own, _ = settings(context, call)
-        is_theirs, gone = own.full == "False", own.spent
-    except Untranslatable:
-        is_theirs, gone = _is_local(context, call), (call,)
-    if not is_theirs or not isinstance(statement, ast.Expr) or not context.is_alone(statement):
-        return Found(SET_TYPE, attribute, Action.MANUAL, _NO_TYPES)
-    return Found(
-        SET_TYPE,
-        call,
-        Action.REWRITE,
-        "Removed: state dicts of FSDP2 models always hold shards.",
-        edits=lambda: [context.remove_or_pass(statement)],
-        removed=gone if gone == (call,) else (*gone, call),
-    )
+            found.append(Found(SET_TYPE, attribute, Action.RUNTIME, message))
+    return found, gone
 
 
 def _calls(context: Context, name: str) -> Iterator[tuple[ast.Attribute, ast.Call]]:
@@ -299,12 +279,6 @@ def _are_all_in_contexts(context: Context) -> bool:
         if name in OPTIMIZER_STATES or context.models.can_hold(attribute.value, file)
     ]
     return bool(asked) and all(asked)
-
-
-def is_typed(file: File, node: ast.AST) -> bool:
-    """Whether a node is in the context of a type of state dicts."""
-    items = (i for n in file.ancestors(node) if isinstance(n, ast.With) for i in n.items)
-    return any("state_dict_type" in file.source(item.context_expr) for item in items)
 
 
 def _local_types(context: Context) -> Iterator[Found]:

@@ -450,3 +450,70 @@ def test_a_local_type_that_applies_to_no_state_dict_does_not_raise(
 def test_nothing_is_said_of_other_state_dicts(statement: str, tmp_path: Path) -> None:
     text = f"{HEADER}class Trainer:\n    def run(self):\n        {statement}\n"
     assert not [f for f in analysed(tmp_path, text).findings if f.code.startswith("FSDP33")]
+
+
+FOR_GOOD = f"""{HEADER}def save(model, other, optimizer, whole):
+    FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(True, True))
+    BELOW
+
+
+MORE
+"""
+GET = (
+    "get_model_state_dict(\n        model, options=StateDictOptions(full_state_dict=True, "
+    "cpu_offload=True)\n    )"
+)
+
+
+@pytest.mark.parametrize(
+    ("below", "wanted"),
+    [
+        ("return model.state_dict()", f"    return {GET}\n"),
+        (
+            "if whole:\n        state = model.state_dict()",
+            "        state = get_model_state_dict(\n",
+        ),
+        ("model.load_state_dict(torch.load('x'))", "    set_model_state_dict(\n"),
+        ("save_whole(model)", "    save_whole(model)\n"),
+        ("state = other.state_dict()", "    state = other.state_dict()\n"),
+        (
+            "FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)\n    s = model.state_dict()",
+            "    s = model.state_dict()\n",
+        ),
+    ],
+)
+def test_a_type_for_good_becomes_options_where_its_function_asks(
+    below: str, wanted: str, tmp_path: Path
+) -> None:
+    program = analysed(tmp_path, FOR_GOOD.replace("BELOW", below).replace("MORE", ""), "torch")
+    after = program.after["train.py"]
+    assert wanted in after
+    asks = "model_state_dict(" in wanted
+    assert ("StateDictType.FULL_STATE_DICT" not in after) is asks
+    assert program.codes("FSDP.set_state_dict_type") == {"FSDP332"}
+
+
+def test_a_type_for_good_that_a_branch_changes_needs_you(tmp_path: Path) -> None:
+    below = (
+        "if whole:\n        FSDP.set_state_dict_type(model, StateDictType.SHARDED_STATE_DICT)\n"
+        "    state = model.state_dict()"
+    )
+    text = FOR_GOOD.replace("BELOW", below).replace("MORE", "")
+    program = analysed(tmp_path, text, "torch")
+    assert program.is_kept("state = model.state_dict()")
+    found = [f for f in program.findings if f.code == "FSDP332" and f.line == 10]
+    assert [f.action.value for f in found] == ["manual"]
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_code_elsewhere_that_asks_for_a_state_dict_is_named(
+    elsewhere: bool, tmp_path: Path
+) -> None:
+    more = "model = FSDP(net)\nsave(model, 0, 0, 0)\n"
+    more += "print(model.state_dict())\n" if elsewhere else ""
+    text = FOR_GOOD.replace("BELOW", "return model.state_dict()").replace("MORE", more)
+    program = analysed(tmp_path, text, "torch")
+    (found,) = [f for f in program.findings if f.code == "FSDP332" and "set_state" in f.construct]
+    assert found.action.value == ("manual" if elsewhere else "rewrite")
+    assert ("Other code" in found.message) is elsewhere
+    assert f"    return {GET}\n" in program.after["train.py"]

@@ -176,3 +176,35 @@ def run(path):
 def shards_that_other_code_asks_for(api: Any) -> Any:
     """A context of SHARDED_STATE_DICT holds for code in other functions, too, which saves and loads shards."""
     return run(api, OTHERS, folder())
+
+
+FOR_GOOD = """\
+def run():
+    model, other = build(), build(seed=1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    data = batches(3)
+    losses = [step(model, optimizer, data[0])]
+    FSDP.set_state_dict_type(
+        model,
+        StateDictType.FULL_STATE_DICT,
+        FullStateDictConfig(rank0_only=False),
+        FullOptimStateDictConfig(rank0_only=False),
+    )
+    state = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    states = copy.deepcopy(FSDP.optim_state_dict(model, optimizer))
+    FSDP.set_state_dict_type(other, StateDictType.FULL_STATE_DICT)
+    other.load_state_dict(state)
+    resumed = torch.optim.AdamW(other.parameters(), lr=0.01)
+    loaded = FSDP.optim_state_dict_to_load(other, resumed, states)
+    resumed.load_state_dict(loaded)
+    losses += [step(model, optimizer, each) for each in data[1:]]
+    again = [step(other, resumed, each) for each in data[1:]]
+    assert losses[1:] == again, (losses, again)
+    return losses, len(state)
+"""
+
+
+@holds(torch=True, tolerance=1e-5)
+def a_type_that_is_set_for_good(api: Any) -> Any:
+    """After `set_state_dict_type` model and optimizer save and load whole states, and the training goes on as it would have."""
+    return run(api, FOR_GOOD)
