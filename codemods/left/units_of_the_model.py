@@ -5,7 +5,8 @@ runs was a root of FSDP1, which cast its inputs. `like_fsdp1` keeps both as they
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import (
     Construction,
@@ -13,6 +14,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     classes_of_model,
     constructions,
 )
+from fsdp_migrate.codemods.constructor.from_units import is_block
 from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -67,36 +69,73 @@ def find(context: Context) -> Iterator[Found]:
     """Places in the classes of units, where the constructor can reach them, and calls of methods that run units."""
     if not context.plain:
         return
-    for construction in constructions(context):
-        for file, node, message in _of_units(construction):
+    sharded = [*map(_of_constructor, constructions(context)), *_of_earlier_runs(context)]
+    for each in sharded:
+        for file, node, message in _of_units(context, each):
             severity = Severity.SILENT if message is _HIDDEN else Severity.RAISES
             if file is context.file:
                 construct = shortened(file.source(node))
                 yield Found(RULE, node, Action.MANUAL, message, construct, severity=severity)
             else:
                 place = f"{file.shown}:{getattr(node, 'lineno', 1)}"
-                yield Found(
-                    RULE, construction.call, Action.MANUAL, f"In {place}: {message}", "fully_shard"
-                )
-    if context.form == "torch" and any(map(_is_low, constructions(context))):
+                yield Found(RULE, each.node, Action.MANUAL, f"In {place}: {message}", "fully_shard")
+    if context.form == "torch" and any(each.is_low for each in sharded):
         for call in _run_by_methods(context):
             yield Found(RULE, call, Action.MANUAL, _CASTS)
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """A model and its units.
+
+    Attributes:
+        node: where they are sharded.
+        classes: those of the model and of its units, as far as they are named.
+        any_class: whether modules of any class can be units.
+        is_low: whether units have dtypes of their own.
+    """
+
+    node: ast.AST
+    classes: Collection[ast.AST]
+    any_class: bool
+    is_low: bool
+
+
+def _of_constructor(construction: Construction) -> Sharded:
+    context, named = construction.context, named_classes(construction)
+    known = {cls.node for cls in classes_of_model(construction)}
+    known |= {cls.node for name in named for cls in classes(context, name)}
+    has_policy = construction.value("auto_wrap_policy") is not None
+    is_low = construction.value("mixed_precision") is not None
+    return Sharded(construction.call, known, has_policy and not named, is_low)
+
+
+def _of_earlier_runs(context: Context) -> Iterator[Sharded]:
+    """What an earlier run has sharded under `like_fsdp1`, in torch's form, without FSDP1's arguments."""
+    for block in context.file.of(ast.With) if context.program.goes_on else ():
+        if not is_block(context, block):
+            continue
+        call = block.items[0].context_expr
+        assert isinstance(call, ast.Call)
+        inside = [*ast.walk(block)]
+        tests = [ast.unparse(each.func) for each in inside if isinstance(each, ast.Call)]
+        names = [each for each in inside if isinstance(each, ast.Name | ast.Attribute)]
+        known = {cls.node for name in names for cls in classes(context, name)}
+        known |= {cls.node for cls in classes_of_model(Construction(context, call, ""))}
+        has_loop = any(isinstance(each, ast.For) for each in inside)
+        is_low = any(isinstance(each, ast.keyword) and each.arg == "mp_policy" for each in inside)
+        yield Sharded(block, known, has_loop and "isinstance" not in tests, is_low)
 
 
 Place = tuple[File, ast.AST, str]
 
 
-def _of_units(construction: Construction) -> Iterator[Place]:
+def _of_units(context: Context, sharded: Sharded) -> Iterator[Place]:
     """What the classes of a constructor's units do, as far as names lead to them."""
-    context = construction.context
-    known = {cls.node for cls in classes_of_model(construction)}
-    known |= {cls.node for name in named_classes(construction) for cls in classes(context, name)}
-    has_policy = construction.value("auto_wrap_policy") is not None
-    any_class = has_policy and not named_classes(construction)
     for path in context.program.reach.of(context.file.path):
         for cls, place in () if is_test(path) else context.program.once(_places, path):
             is_derived = context.form == "torch" or _asks_type(place[1])
-            if is_derived and (cls in known or any_class):
+            if is_derived and (cls in sharded.classes or sharded.any_class):
                 yield place
 
 
@@ -157,11 +196,6 @@ def _part(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         return node.attr if getattr(node.value, "id", "") == "self" else ""
     return ""
-
-
-def _is_low(construction: Construction) -> bool:
-    """Whether units have dtypes of their own."""
-    return construction.value("mixed_precision") is not None
 
 
 def _run_by_methods(context: Context) -> Iterator[ast.Call]:
