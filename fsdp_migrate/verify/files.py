@@ -147,8 +147,7 @@ def _compare_checkpoints(
         if checkpoint.refused:
             raise checkpoint.refused
     values, others = (_leaves(checkpoint.tree) for checkpoint in (found, twin))
-    folders = found.kind == twin.kind == "dcp"  # a reader of DCP has its own layout
-    text = next(_odd(values, others, tolerance, trained, not folders), "")
+    text = next(_odd(values, others, tolerance, trained), "")
     if text:
         result.differences.append(_difference(step, name, text))
     held = [value for value in values.values() if _is_tensor(value)]
@@ -212,25 +211,25 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _kind(value: Any, layouts: bool) -> str:
+def _kind(value: Any) -> str:
     """What a reader gets, in words."""
     import torch
 
     from fsdp_migrate.checkpoint.parts import Parts
 
-    if isinstance(value, Parts) and layouts:
+    if isinstance(value, Parts):
         return "a sharded tensor (DTensor or ShardedTensor)"
     if isinstance(value, torch.Tensor):
-        return "a plain tensor" if layouts else "a tensor"
+        return "a plain tensor"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return "a number"
     return type(value).__name__
 
 
 def _odd(
-    found: dict[Any, Any], twins: dict[Any, Any], tolerance: float, trained: float, layouts: bool
+    found: dict[Any, Any], twins: dict[Any, Any], tolerance: float, trained: float
 ) -> Iterator[str]:
-    """The places that differ, in words; `layouts` says whether shards and whole tensors are told apart."""
+    """The places that differ, in words. What DCP has saved is in parts, whatever it was given."""
     from fsdp_migrate.checkpoint.trees import shown
 
     for place in dict.fromkeys([*found, *twins]):
@@ -240,7 +239,7 @@ def _odd(
             yield f"{name} is in the {which} only"
             continue
         one, other = found[place], twins[place]
-        kinds = _kind(one, layouts), _kind(other, layouts)
+        kinds = _kind(one), _kind(other)
         if kinds[0] != kinds[1]:
             yield f"{name} is {kinds[0]} against {kinds[1]}"
         elif _is_tensor(one):
