@@ -63,7 +63,7 @@ def migrate_file(source: Source, options: Options, pins: Pins | None = None) -> 
         problem = Problem(source.shown, error.line, f"does not parse: {error}")
         if _SETS.search(source.decoded):
             return Outcome(errors=[problem])
-        said = f"passed over, for it {problem.message}; `exclude` leaves it out in silence"
+        said = f"skipped, because it {problem.message}; use `exclude` to leave it out"
         file.outcome.passed.append(problem._replace(message=said))
     except RecursionError:
         problem = Problem(source.shown, 0, "left alone: it refers to itself, or nests too deeply")

@@ -86,7 +86,7 @@ def _refuse_what_clashes(request: Request) -> None:
             )
     if request.stdin is not None:
         if len(request.paths) > 1:
-            raise click.UsageError("- is standard input, and takes no other PATH beside it")
+            raise click.UsageError("- is standard input: pass no other PATH with it")
         if request.vendor is not None:
             raise click.UsageError("- writes no files: --vendor needs the file itself")
 

@@ -36,9 +36,7 @@ def package_at(folder: Path, files: Iterable[Path], others: Iterable[Path] = ())
     if not all(part.isidentifier() for part in parts):
         raise Unusable(f"--vendor {folder}: {'.'.join(parts)} is no name that can be imported")
     if folder.exists() and not is_copy(folder) and (folder.is_file() or any(folder.iterdir())):
-        raise Unusable(
-            f"--vendor {folder}: exists and holds something else than a copy of the runtime"
-        )
+        raise Unusable(f"--vendor {folder}: exists, but is not a copy of fsdp_migrate.runtime")
     return Package(".".join(parts), folder)
 
 

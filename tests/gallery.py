@@ -70,8 +70,8 @@ def pages() -> dict[str, str]:
         [
             "# Diffs to read",
             "",
-            "What the tool makes of programs in the shapes of real code, whole diffs in each form, and what their",
-            "maintainer gains. The programs are in `fixtures/`; a test holds these pages to what the tool does.",
+            "Programs like those in real repositories: the whole diff in each form, and what is gained.",
+            "The programs are in `fixtures/`. A test compares these pages with what the tool does.",
             "",
             "| program | what is gained |",
             "|---|---|",

@@ -59,7 +59,7 @@ def _folded(file: File, test: ast.expr, whole: ast.expr, answer: bool) -> str | 
     if test is whole:
         return answer
     if comments_between(file, *file.span(whole)):
-        raise Refused("a comment stands in the test")
+        raise Refused("the test contains a comment")
     from fsdp_migrate.codemods.edit.fold import folded  # imports LibCST
 
     return folded(file.source(whole), file.source(test), answer)
@@ -91,7 +91,7 @@ def _never(file: File, statement: ast.If) -> Iterator[Edit]:
         return
     rest = _rest(file, statement)
     if comments_between(file, start, end if rest is None else rest):
-        raise Refused("a comment stands in the branch")
+        raise Refused("the branch contains a comment")
     line = file.lines(statement)[0]
     if rest is None:
         yield Edit(line, last, "")
@@ -125,7 +125,7 @@ def _always(file: File, statement: ast.If) -> Iterator[Edit]:
     if rest is not None:
         _, end = file.lines(statement.body[-1])
         if comments_between(file, end, last):
-            raise Refused("a comment stands in the branch")
+            raise Refused("the branch contains a comment")
         yield Edit(end, last, "")
     if is_elif:
         yield Edit(start, _head_end(file, statement.test, statement.body), "else:")
@@ -140,7 +140,7 @@ def _head_end(file: File, test: ast.expr, body: list[ast.stmt]) -> int:
     _, end = file.span(test)
     colon = _HEAD_END.match(file.text, end, file.span(body[0])[0])
     if colon is None:
-        raise Refused("a comment stands in the test")
+        raise Refused("the test contains a comment")
     return colon.end()
 
 

@@ -219,7 +219,7 @@ class Statement:
         """
         line = self._line_of(statement)
         if any(comments_in(each) for each in line.leading_lines):
-            raise Refused("a comment stands above it")
+            raise Refused("there is a comment above it")
         self.change(line, lambda updated: cst.RemoveFromParent())
 
     def _line_of(self, statement: ast.stmt) -> Any:

@@ -109,7 +109,7 @@ def _of_wrappers(context: Context, reference: ast.expr, selects: Selects) -> Fou
 
     try:
         if False in forms:
-            raise Refused("other models stay in FSDP1's wrapper")
+            raise Refused("other models still have FSDP1's wrapper")
         edits()
     except Refused as refusal:
         message = f"{_ALWAYS_FALSE}. Remove it yourself, because {refusal}."
@@ -133,7 +133,7 @@ def _without(context: Context, test: ast.Call, reference: ast.expr) -> Edit:
     assert isinstance(classes, ast.Tuple)
     others = [context.source(each) for each in classes.elts if each is not reference]
     if comments_between(context.file, *context.file.span(classes)):
-        raise Refused("a comment stands in the test")
+        raise Refused("the test contains a comment")
     return context.replace(classes, others[0] if len(others) == 1 else f"({', '.join(others)})")
 
 

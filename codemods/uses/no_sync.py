@@ -18,7 +18,7 @@ from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP311", "no-sync", Severity.RAISES)
 
-_SETS = "Replaced by `set_requires_gradient_sync`, whose setting stays in effect until it is called again."
+_SETS = "Replaced by `set_requires_gradient_sync`, whose setting remains in effect until it is called again."
 _OWN = "Replaced by `no_sync(model)`, a function that is added to this file."
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Raise)
 _DDP = re.compile(r"DistributedDataParallel\(|\bDDP\(")

@@ -22,7 +22,7 @@ _near = partial(math.isclose, rel_tol=1e-3)
 _STEPS = 4
 """Units of rounding that the sums of a few steps may add up to."""
 
-BY_HAND = "left to do by hand, the first is"
+BY_HAND = "findings need you, the first is"
 """What a note says of findings that the migration left to people."""
 
 
@@ -160,7 +160,7 @@ _CAUSES = {
     ),
     "optimizer-of-gathered-parameters": (
         "the optimizer holds {count} gathered parameters, and trains nothing of them",
-        "After a forward without gradients the root's parameters stay gathered, and model.parameters() returns them so. "
+        "After a forward without gradients the root's parameters are still gathered, and model.parameters() returns them so. "
         "Build the optimizer before that forward, or call model.reshard() first.",
     ),
     "optimizer-before-sharding": (

@@ -17,15 +17,15 @@ from fsdp_migrate.views.text import ASSUMPTION, counted, summary
 _FORMS = {
     "auto": (
         "FSDP1 (`FullyShardedDataParallel`) is replaced by FSDP2 (`fully_shard`). One line for each model, "
-        "`with like_fsdp1(model):`, keeps what FSDP1 did besides sharding, so that training stays the same."
+        "`with like_fsdp1(model):`, keeps what else FSDP1 did, so training is the same."
     ),
     "bridge": (
         "Imports of FSDP1 (`FullyShardedDataParallel`) now come from `fsdp_migrate.runtime`, and nothing else changes: "
         "the code keeps FSDP1's interface, on FSDP2's engine."
     ),
     "torch": (
-        "FSDP1 (`FullyShardedDataParallel`) is replaced by FSDP2 (`fully_shard`), with torch alone. What FSDP1 did besides "
-        "sharding is left out; the assumptions under which training stays the same are listed below."
+        "FSDP1 (`FullyShardedDataParallel`) is replaced by FSDP2 (`fully_shard`), with torch alone. What else FSDP1 did "
+        "is left out; training is the same if the assumptions below hold."
     ),
 }
 # Numbers that change because FSDP2 has whole parameters and no wrapper, by the rule that finds the line.
@@ -136,7 +136,7 @@ def _assumptions(findings: Iterable[Finding]) -> Iterator[str]:
 
 
 def _compatible(manual: Mapping[str, Sequence[Finding]]) -> Iterator[str]:
-    yield from ("### What stays compatible", "", f"- {_COMPATIBLE}")
+    yield from ("### What remains compatible", "", f"- {_COMPATIBLE}")
     for rule in _FILES:
         if rule in manual:
             yield f"- Except: {escaped(manual[rule][0].message)} ({places(manual[rule])})"

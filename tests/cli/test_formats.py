@@ -136,7 +136,7 @@ def test_a_pull_request_says_what_a_reviewer_asks(folder: Path) -> None:
     assert section(text, "What is assumed").strip().splitlines() == [
         "- Assumes it: else it changes. (2 places: `a b/x.py:3`, `a b/x.py:5`)"
     ]
-    assert "- Except: saves shards (`a b/x.py:20`)" in section(text, "What stays compatible")
+    assert "- Except: saves shards (`a b/x.py:20`)" in section(text, "What remains compatible")
     assert "verify SCRIPT --form torch -- " in section(text, "What `fsdp-migrate verify` showed")
     later = section(text, "What a follow-up removes")
     assert "`a b/x.py:30`" in later

@@ -91,7 +91,7 @@ def test_what_does_not_parse_gives_no_program(piped: Piped) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["a.py"], "takes no other PATH"),
+        (["a.py"], "pass no other PATH"),
         (["--format", "json"], "share standard output"),
         (["--vendor", "rt"], "--vendor needs the file itself"),
     ],

@@ -265,7 +265,7 @@ large:
 """,
     ),
     Shape(
-        "an anchor that goes",
+        "an anchor that is removed",
         with_strategy(
             "FULL_SHARD\n  fsdp_use_orig_params: &yes true\n  fsdp_offload_params: *yes"
         ),

@@ -71,7 +71,7 @@ output_dir: out
         says="Write version 2 into `fsdp.json`, and `reshard_after_forward: true`",
     ),
     Shape(
-        "a path in fsdp_config, and settings beside it",
+        "a path in fsdp_config, and settings next to it",
         "learning_rate: 1.0\nfsdp: full_shard\nfsdp_config: fsdp.json\nfsdp_min_num_params: 100\n",
         says="Move it into `fsdp_config`, without its prefix",
     ),

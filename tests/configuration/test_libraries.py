@@ -95,7 +95,7 @@ def _row(shape: Shape, said: dict[str, Any]) -> str:
         other = {key: peer[key] for key in (changed or peer) if key in peer}
         theirs = "another meaning: " + ", ".join(f"{key} {value}" for key, value in other.items())
     elif isinstance(peer, dict) and peer.get("version", 2) == 1:
-        theirs = "stays version 1"
+        theirs = "still version 1"
     else:
         theirs = "the same meaning" if isinstance(peer, dict) else "not its format: not compared"
     comments, left = (
@@ -106,7 +106,7 @@ def _row(shape: Shape, said: dict[str, Any]) -> str:
     if shape.after is not None:
         ours = "the same meaning" if isinstance(before, dict) else "each section translated"
     else:
-        ours = f"reported: *{shape.says}*" if shape.says else "left as it is"
+        ours = f"reported: *{shape.says}*" if shape.says else "not changed"
     return f"| {shape.title} | {theirs} | {ours} |"
 
 

@@ -108,7 +108,7 @@ class Session:
             return False
         path = os.path.join(self.folder, f"process-{os.getpid()}")
         told: dict[str, Any] = {}
-        with self.noting("not known what the runtime did"):
+        with self.noting("not known what fsdp_migrate.runtime did"):
             told = evidence.told_by_runtime(self.copies)
         end_problem = self._write_parameters(f"{path}.pt")
         self.steps.write(end=True)
