@@ -73,7 +73,7 @@ def _splits_frozen(construction: Construction, value: ast.expr) -> bool:
     own = construction.context.file.function(construction.call)
     for end in construction.flow(value).ends:
         maker = end.file.function(end.node)
-        made = [end.node] if maker is None or maker is own else [maker]
+        made: list[ast.AST] = [end.node] if maker is None or maker is own else [maker]
         names = (node for node in ast.walk(end.node) if isinstance(node, ast.Name))
         bindings = (binding for name in names for binding in end.file.bindings(name))
         made += [binding.node for binding in bindings if isinstance(binding, Defined)]

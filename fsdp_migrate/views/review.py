@@ -154,9 +154,9 @@ def _shown(form: str, verified: Mapping[str, object] | None) -> Iterator[str]:
         mark = "✅" if verified["equal"] else "❌"
         yield f"{mark} {escaped(str(verified['line']))}"
         environment = verified.get("environment")
-        command = environment.get("command") if isinstance(environment, dict) else None
-        if command:
-            yield from ("", f"By {code(str(command))}")
+        started = environment.get("command") if isinstance(environment, dict) else None
+        if started:
+            yield from ("", f"By {code(str(started))}")
     yield ""
 
 
