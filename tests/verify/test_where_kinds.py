@@ -190,6 +190,17 @@ def test_a_wrapper_s_call_that_calls_for_its_module(tmp_path: Path) -> None:
     assert written(WALK, (original, migrated), tmp_path) == []
 
 
+def test_the_values_of_a_generator_count_by_what_comes_of_them(tmp_path: Path) -> None:
+    text = "sizes = SIZES\nfound = sum(n for n in sizes) > LIMIT\n"
+    old = text.replace("SIZES", "[1, 2]").replace("LIMIT", "0")
+    new = (
+        text.replace("SIZES", "sorted([2, 1])").replace("sum(n", "sum(n * 5").replace("LIMIT", "0")
+    )
+    assert found(old, new, tmp_path / "same") == []
+    lines = found(old, new.replace("> 0", "> 90"), tmp_path / "other")
+    assert [str(line.pairs[0]) for line in lines] == ["found was True, is False"]
+
+
 def test_another_object_has_no_parts_of_the_one_before() -> None:
     values = {"model": "module Net", "model.training": "True"}
     update(values, {"model": "module FSDP(Net)"})
@@ -200,7 +211,9 @@ def test_copies_of_weights_in_low_precision() -> None:
     old = "a.bias 0.033975, a.weight 1.8359"
     assert same_but_for_copies(old, "a.bias 0.024, a.weight 1.2982")
     assert not same_but_for_copies(old, "a.bias 0.0341, a.weight 1.8430"), "once each: they differ"
-    assert not same_but_for_copies(old, "a.bias 0.024, a.weight 1.8359")
+    assert same_but_for_copies(old, "a.bias 0.024, a.weight 1.8359"), "of one unit"
+    assert not same_but_for_copies(old, "a.bias 0.03, a.weight 1.8359"), "no whole number of copies"
+    assert not same_but_for_copies(old, "a.bias 0.024, a.weight 1.0")
 
 
 @pytest.mark.parametrize(

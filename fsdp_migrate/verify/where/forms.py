@@ -15,6 +15,8 @@ _TENSOR = re.compile(
 )
 _MOMENTS = re.compile(r"'(exp_avg|momentum_buffer|square_avg)'")
 _OBJECT = re.compile(r"\bobject \w+")
+_APART = 1e-2
+"""How much a factor may be off: FSDP1's copies are those of low precision, which it computes with."""
 _COLLECTION = re.compile(r"(\w+) of (\d+) \(")
 _COUNT = re.compile(r"(of) (\d+)")
 
@@ -48,17 +50,19 @@ def _are_moments(old: str, new: str) -> bool:
 
 
 def same_but_for_copies(old: str, new: str) -> bool:
-    """Whether weights differ by one factor: copies of them were counted twice, in a layout that the recorder does not know."""
+    """Whether weights differ by one factor only: copies were counted twice, in a layout that the recorder does not know."""
     olds, news = (
         dict(item.rpartition(" ")[::2] for item in text.split(", ")) for text in (old, new)
     )
-    if olds.keys() != news.keys() or len(olds) < 2 or "" in olds:
+    if olds.keys() != news.keys() or len(olds) < 2 or "" in olds or "0" in olds.values():
         return False
     ratios = [(float(news[name]) / float(norm)) ** 2 for name, norm in olds.items()]
-    whole = max(ratios[0], 1 / ratios[0])
-    # Of several copies one side's may be those of low precision, which FSDP1 computes with.
-    apart = 1e-2 if round(whole) > 1 else 1e-3
-    return max(ratios) < (1 + apart) * min(ratios) and abs(whole - round(whole)) < apart * whole
+    factors = [ratio for ratio in ratios if abs(ratio - 1) > 1e-3]
+    if not factors:
+        return True
+    whole = max(factors[0], 1 / factors[0])
+    near = max(factors) < (1 + _APART) * min(factors)
+    return near and round(whole) > 1 and abs(whole - round(whole)) < _APART * whole
 
 
 def other_counts(old: str, new: str) -> bool:

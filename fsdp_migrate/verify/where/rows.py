@@ -120,10 +120,10 @@ def without_wrappers(a: list[Unit], b: list[Unit]) -> list[Unit]:
         one, two = a[i:second], a[second : _end(a, second, i)]
         chosen, other = _chosen(one, two, b[j : _end(b, j, j - 1)])
         j += 1
-        later = set() if other is two else {name for unit in chosen for name in unit.values}
+        given = {name for unit in chosen for name in unit.values}
         gave = {name: (form, unit) for unit in other for name, form in unit.values.items()}
         chosen[0].left_out.update(waiting)
-        waiting = {name: last for name, last in gave.items() if name not in later}
+        waiting = {name: last for name, last in gave.items() if name not in given}
         kept += chosen
         i += len(one) + len(two)
     return kept

@@ -356,6 +356,8 @@ def _is_known(scope: Scope, a: Unit, b: Unit, name: str) -> bool:
     old, new = scope.old[name], scope.new[name]
     if name.endswith(".weights") and same_but_for_copies(old, new):
         return True
+    if scope.frame.name == "<genexpr>" and not a.key[1]:
+        return True  # one of many values: what the expression makes of them counts
     # A collection of what each parameter gives is as long as they are many.
     statement = scope.statement(a)
     return (
