@@ -80,14 +80,23 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     if choice.enum in " ".join((*code.child.values(), *code.root.values(), *code.above)):
         home = RUNTIME if construction.like_fsdp1 else TORCH
         code.imports.append(Import(home, "ShardingStrategy", construction.call.func))
-    return _message(construction, keeps, mesh)
+    is_one = construction.member(value, "ShardingStrategy") is not None
+    return _message(keeps, mesh, is_one=is_one)
 
 
-def _message(construction: Construction, keeps: Condition, mesh: str) -> str:
+def _message(keeps: Condition, mesh: str, *, is_one: bool) -> str:
+    """What the finding says.
+
+    Args:
+        keeps: the condition under which parameters are kept gathered after forward.
+        is_one: whether the file shows that it is one strategy.
+    """
     if keeps is True:
         text = "Replaced by `reshard_after_forward=False`."
-    elif keeps is False:
+    elif keeps is False and is_one:
         text = _DEFAULT
+    elif keeps is False:
+        text = "Removed: every strategy that is possible here frees parameters after forward, as FSDP2 does by default."
     else:
         text = "Replaced by `reshard_after_forward`, under the same condition."
     return f"{text} {mesh}" if mesh else text

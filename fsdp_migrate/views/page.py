@@ -130,6 +130,9 @@ def _lines(data: bytes) -> list[str]:
 
 
 def _said(finding: Finding) -> str:
-    tag = f'<span class="tag {finding.action.value}">{WORDS[finding.action]}</span>'
+    word = WORDS[finding.action]
+    if finding.severity:
+        word = f"{word}: {finding.severity.value}"
+    tag = f'<span class="tag {finding.action.value}">{word}</span>'
     construct = f"<code>{escape(printable(finding.construct))}</code>"
     return f"{tag} {finding.code} {construct}: {escape(printable(finding.message))}"
