@@ -22,7 +22,11 @@ class Configured(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command with the settings of the project that its first argument names."""
         settings = load_settings(_paths(ctx.params))
-        own = settings.verify if self.name == VERIFY else settings.options
+        own = settings.options
+        if self.name == VERIFY:
+            # It tries what `migrate` would do, unless its own table says otherwise.
+            shared = {key: own[key] for key in ("form",) if key in own}
+            own = {**shared, **settings.verify}
         if settings.file is not None:
             fill(ctx, own, settings.file)
         ctx.obj = settings

@@ -152,7 +152,9 @@ def test_a_value_that_does_not_suit_is_refused(
 def test_verify_has_a_table_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "train.py").write_text(FSDP1)
     (folder / "pyproject.toml").write_text(
-        '[tool.fsdp-migrate.verify]\nnproc = 4\ntolerance = 1e-3\ncanonical = false\nlink = ["data"]\n'
+        '[tool.fsdp-migrate]\nform = "torch"\n'
+        "[tool.fsdp-migrate.verify]\nnproc = 4\n"
+        'tolerance = 1e-3\ncanonical = false\nlink = ["data"]\n'
     )
     arguments = [str(folder / "train.py"), "--device", "cpu"]
     seen: dict[str, Any] = {}
@@ -160,6 +162,7 @@ def test_verify_has_a_table_of_its_own(folder: Path, monkeypatch: pytest.MonkeyP
     with verify_command.make_context("verify", arguments) as context:
         verify_command.invoke(context)
     assert (seen["ranks"], seen["tolerance"], seen["canonical"]) == (4, 1e-3, False)
+    assert seen["form"] == "torch", "as migrate has it"
     assert (seen["device"], seen["links"]) == ("cpu", (folder / "data",))
 
 
