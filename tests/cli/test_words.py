@@ -15,12 +15,15 @@ WORDS = re.compile(
     r"\b(made plain|torch's words|by hand|a person|the bridge|served by|in silence|unless nothing|unless no"
     r"|stays?|goes|stands?|besides?|the runtime)\b(?!-)"
 )
+# Pages of results that nobody's program writes.
+WRITTEN = ("cost", "fuzz", "gpu", "mutation", "security", "speed")
 PAGES = sorted(
     [
         ROOT / "README.md",
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "docs/rules").glob("*.md"),
         ROOT / "docs/gallery/README.md",
+        *(ROOT / f"docs/results/{name}.md" for name in WRITTEN),
     ]
 )
 # Folders of the repository that a page may name, and how a path in one of them looks.
