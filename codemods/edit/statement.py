@@ -68,7 +68,7 @@ class Statement:
         self._below: list[str] = []
         self._lost: list[str] = []
         self._footer: Sequence[cst.EmptyLine] = ()
-        self._names: set[str] = set()
+        self._names: set[tuple[str, ast.stmt]] = set()
 
     def _region(self) -> Span:
         """The part of the file that is parsed: whole lines, with the comments that end its last block."""
@@ -148,11 +148,11 @@ class Statement:
             lambda updated, kept: statements(code, kept, updated, own_step),
         )
 
-    def new_name(self, name: str) -> str:
-        """A name, or a longer one where this statement was given that one before."""
-        while name in self._names:
+    def new_name(self, name: str, at: ast.stmt) -> str:
+        """A name, or a longer one where a statement in this one was given that one before."""
+        while (name, at) in self._names:
             name += "_"
-        self._names.add(name)
+        self._names.add((name, at))
         return name
 
     def before(self, statement: ast.stmt, code: str, **parts: ast.AST) -> None:

@@ -10,7 +10,7 @@ from fsdp_migrate.codemods.imports import spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses.contexts import Block
 from fsdp_migrate.codemods.uses.once import Once, assignment, repeated, written_once
-from fsdp_migrate.codemods.uses.use import Use, imports, local_names, under
+from fsdp_migrate.codemods.uses.use import Use, imports, local_names, options_name, under
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.findings import Action
 
@@ -120,7 +120,7 @@ class _Part:
         self.imports: tuple[Import, ...] = imports(uses, names, call.func)
         self.above = ""
         if options := repeated(uses):
-            name = context.local("options", call)
+            name = options_name(context, call, under(names, options), uses[0].function)
             self.above = assignment(context, name, under(names, options), self.statement)
             uses = [replace(use, options=name) if use.options == options else use for use in uses]
         self.uses: list[Use] = [use.named(names) for use in uses]

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.edit import layout
-from fsdp_migrate.codemods.edit.text import indentation, step
+from fsdp_migrate.codemods.edit.text import indentation
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
-from fsdp_migrate.codemods.uses.use import OPTIONS, Use, imports, local_names
+from fsdp_migrate.codemods.uses.use import OPTIONS, Use, imports, local_names, options_code
 from fsdp_migrate.findings import Action
 
 if TYPE_CHECKING:
@@ -119,19 +118,11 @@ def repeated(uses: Iterable[Use]) -> str:
 def assignment(context: Context, name: str, code: str, block: ast.stmt) -> str:
     """The statement above a block that gives options a name."""
     room = context.line_length - len(indentation(context.file, block)) - len(f"{name} = ")
-    return f"{name} = {_call(context, code, room)}"
+    return f"{name} = {options_code(context, code, room)}"
 
 
 def _edit(context: Context, code: str, value: ast.Call) -> Edit:
     file = context.file
     indent = indentation(file, file.statement(value))
     room = context.line_length - (file.span(value)[0] - file.line_starts[value.lineno - 1])
-    return context.replace(value, _call(context, code, room).replace("\n", f"\n{indent}"))
-
-
-def _call(context: Context, code: str, room: int) -> str:
-    function, _, inside = code.removesuffix(")").partition("(")
-    arguments = inside.split(", ")
-    return layout.call(
-        function, arguments, room=room, line=context.line_length, step=step(context.file)
-    )
+    return context.replace(value, options_code(context, code, room).replace("\n", f"\n{indent}"))

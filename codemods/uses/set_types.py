@@ -10,7 +10,7 @@ from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_part, is_typed, use_of
 from fsdp_migrate.codemods.uses.once import assignment, repeated
 from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_local, settings
-from fsdp_migrate.codemods.uses.use import Use, imports, local_names, under
+from fsdp_migrate.codemods.uses.use import Use, imports, local_names, options_name, under
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.findings import Action
@@ -61,7 +61,7 @@ def _rewritten(
     above = ""
     options = repeated(uses)
     if options and all(_is_below(context.file, use.node, statement) for use in uses):
-        name = context.local("options", call)
+        name = options_name(context, call, under(names, options), uses[0].function)
         above = assignment(context, name, under(names, options), statement)
         uses = [replace(use, options=name) if use.options == options else use for use in uses]
     uses = [use.named(names) for use in uses]

@@ -80,19 +80,41 @@ class Use:
         line = context.line_length - len(indentation(file, statement)) + moved
         room = context.line_length - (start - line_start + behind) + moved
         changed.lose([each for each in comments_between(file, start, end) if is_directive(each)])
+        room = line if self.loads is not None else room
+        written, above = self._with_short_options(context, room, line)
         if self.loads is not None:
-            code = self._code(context, line, line)
+            code = above + written._code(context, room, line)
             if self.loads.assigned:
                 code += f"\n{self.loads.assigned} = _optimizer.state_dict()"
             changed.instead(code, statement, **self.parts)
-        elif "\n" in self._code(context, room, 0) and self._is_deep(context):
+        elif "\n" in written._code(context, room, 0) and self._is_deep(context):
             of = "optimizer" if "_optimizer" in self.parts else "model"
-            name = changed.new_name(context.local(f"{of}_state_dict", self.node))
+            name = context.local(f"{of}_state_dict", self.node)
+            name = changed.new_name(name, statement)
             changed.replace(self.node, name)
-            code = self._code(context, line - len(f"{name} = "), line)
-            changed.before(statement, f"{name} = {code}", **self.parts)
+            code = written._code(context, line - len(f"{name} = "), line)
+            changed.before(statement, f"{above}{name} = {code}", **self.parts)
         else:
-            changed.replace(self.node, self._code(context, room, line), **self.parts)
+            changed.replace(self.node, written._code(context, room, line), **self.parts)
+            if above:
+                changed.before(statement, above.removesuffix("\n"))
+
+    def _with_short_options(self, context: Context, room: int, line: int) -> tuple["Use", str]:
+        """The call with its options under a name, and the statement that gives it, where the call has a line an argument.
+
+        Otherwise the call as it is, and no statement.
+        """
+        statement = context.file.statement(self.node)
+        code = self._code(context, room, line)
+        is_long = code.count("\n") > 3 and not hasattr(statement, "body")
+        if not is_long or "(" not in self.options or not context.is_alone(statement):
+            return self, ""
+        name = options_name(context, self.node, self.options, self.function)
+        short = replace(self, options=name)
+        above = f"{name} = {options_code(context, self.options, line - len(f'{name} = '))}\n"
+        if above.count("\n") + short._code(context, room, line).count("\n") < code.count("\n"):
+            return short, above
+        return self, ""
 
     def _code(self, context: Context, room: int, line: int) -> str:
         sources = {name: context.source(part) for name, part in self.parts.items()}
@@ -145,3 +167,29 @@ def under(names: Mapping[str, str], options: str) -> str:
     """Options by the name that their class has in a place."""
     is_written_out = options.startswith(f"{OPTIONS}(")
     return names[OPTIONS] + options.removeprefix(OPTIONS) if is_written_out else options
+
+
+def options_name(context: Context, at: ast.AST, code: str, function: str) -> str:
+    """The name of options in a function, which has another one for each."""
+    names = context.program.kept.setdefault("names of options", {})
+    functions = (n for n in context.file.ancestors(at) if isinstance(n, ast.FunctionDef))
+    outermost = [*functions][-1:]
+    own = names.setdefault(f"{context.file.path}:{[each.lineno for each in outermost]}", {})
+    if code not in own:
+        wanted = "options"
+        if wanted in own.values():
+            wanted = "load_options" if "set_" in function else "save_options"
+        name = context.local(wanted, at)
+        while name in own.values():
+            name += "_"
+        own[code] = name
+    found: str = own[code]
+    return found
+
+
+def options_code(context: Context, options: str, room: int) -> str:
+    """Options as they are laid out in an assignment."""
+    function, _, inside = options.removesuffix(")").partition("(")
+    return layout.call(
+        function, inside.split(", "), room=room, line=context.line_length, step=step(context.file)
+    )

@@ -331,8 +331,8 @@ def load(model, optimizer, states, whole):
     BEHIND
 """
 SET = (
-    "set_optimizer_state_dict(\n        model,\n        optimizer,\n        states,\n"
-    "        options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),\n    )\n"
+    "options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)\n"
+    "    set_optimizer_state_dict(model, optimizer, states, options=options)\n"
 )
 
 
@@ -473,7 +473,10 @@ GET = (
             "if whole:\n        state = model.state_dict()",
             "        state = get_model_state_dict(\n",
         ),
-        ("model.load_state_dict(torch.load('x'))", "    set_model_state_dict(\n"),
+        (
+            "model.load_state_dict(torch.load('x'))",
+            "    set_model_state_dict(model, torch.load('x'), options=options)\n",
+        ),
         ("save_whole(model)", "    save_whole(model)\n"),
         ("state = other.state_dict()", "    state = other.state_dict()\n"),
         (
