@@ -187,6 +187,7 @@ def next_steps(
     # pre-commit names every file
     own = shlex.join(map(printable, paths)) if len(paths) <= 5 else "PATH..."
     chosen = "" if form == DEFAULT_FORM else f" --form {form}"
+    script = own if len(paths) == 1 and paths[0].endswith(".py") else "SCRIPT"
     steps = []
     rules = Counter(finding.code for finding in manual)
     for code, number in rules.most_common(3):
@@ -197,12 +198,14 @@ def next_steps(
             ("sign off a finding with a comment on its line", f"# fsdp-migrate: ignore[{code}]")
         )
     if report.wrote:
-        steps.append(("compare how both train", "fsdp-migrate verify ORIGINAL --migrated SCRIPT"))
+        steps.append(
+            ("compare how both train", f"fsdp-migrate verify ORIGINAL --migrated {script}")
+        )
         if report.count()["runtime"] and not report.vendored:
             what = "copy fsdp_migrate.runtime, to run without installing fsdp-migrate"
             steps.append((what, f"fsdp-migrate {own}{chosen} --vendor DIR"))
     elif len(report.findings) > len(manual):
-        steps.append(("try it on a copy", f"fsdp-migrate verify SCRIPT{chosen}"))
+        steps.append(("try it on a copy", f"fsdp-migrate verify {script}{chosen}"))
         steps.append(("rewrite the files", f"fsdp-migrate {own}{chosen}"))
         if manual:
             what = "rewrite them, and mark what needs you with comments"

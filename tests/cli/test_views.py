@@ -96,3 +96,4 @@ def test_the_next_steps_are_named() -> None:
     ]
     assert len(next_steps(Report(FINDINGS[2:], changes=[change], wrote=True), ["."])) == 1
     assert next_steps(Report(), ["."]) == []
+    assert next_steps(Report(FINDINGS), ["a.py"])[-3][1] == "fsdp-migrate verify a.py"
