@@ -20,6 +20,8 @@ WRITTEN = ("cost", "fuzz", "gpu", "mutation", "security", "speed")
 PAGES = sorted(
     [
         ROOT / "README.md",
+        ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "docs/rules").glob("*.md"),
         ROOT / "docs/gallery/README.md",
@@ -84,12 +86,7 @@ def test_other_texts_of_the_program_have_no_words_of_the_house() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [
-        *PAGES,
-        ROOT / "CONTRIBUTING.md",
-        ROOT / "fixtures/README.md",
-        *sorted((ROOT / "docs/results").glob("*.md")),
-    ],
+    [*PAGES, ROOT / "fixtures/README.md", *sorted((ROOT / "docs/results").glob("*.md"))],
     ids=lambda page: page.name,
 )
 def test_paths_and_modules_that_a_page_names_exist(page: Path) -> None:
