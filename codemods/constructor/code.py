@@ -1,5 +1,6 @@
 """What the arguments of one constructor become, as source, and the statements that it adds up to."""
 
+import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -120,6 +121,8 @@ class Code:
         sharding = self._loop(shared)
         sharding += [self.note] if self.note else []
         sharding.append(f"fully_shard({self.model}{_arguments(self.root)}{shared})")
+        room = context.line_length - context.file.statement(call).col_offset
+        lines = [each for line in lines for each in _in_room(line, room)]
         lines += under(construction, self.model, sharding, self.like_fsdp1)
         return [*lines, *self.fill, *self.last, *self.below]
 
@@ -144,6 +147,33 @@ class Code:
             lines.append(" " * depth + "# As under FSDP1, only the root casts its inputs")
         lines.append(f"{' ' * depth}fully_shard({self.unit}{_arguments(self.child)}{shared})")
         return lines
+
+
+_ASSIGNS = re.compile(r"\w+ = .* if ", re.DOTALL)
+
+
+def _in_room(line: str, room: int) -> list[str]:
+    """`name = value if test else default` as an `if` statement, where it is too long for its line."""
+    if len(line) <= room or not _ASSIGNS.match(line):
+        return [line]
+    match ast.parse(line).body:
+        case [ast.Assign(targets=[ast.Name(id=name)], value=ast.IfExp() as chosen)]:
+            if not _only_gives(chosen.orelse):
+                return [line]
+            parts = (chosen.orelse, chosen.test, chosen.body)
+            default, test, value = (ast.get_source_segment(line, part) for part in parts)
+            return [f"{name} = {default}", f"if {test}:", f"    {name} = {value}"]
+    return [line]
+
+
+def _only_gives(default: ast.expr) -> bool:
+    """Whether an expression can be evaluated for nothing: None, an empty dictionary, a policy that does nothing."""
+    match default:
+        case ast.Constant() | ast.Dict(keys=[]):
+            return True
+        case ast.Call(func=ast.Name(id="OffloadPolicy" | "MixedPrecisionPolicy"), args=[]):
+            return not default.keywords
+    return False
 
 
 def under(

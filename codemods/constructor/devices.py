@@ -186,9 +186,10 @@ def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
         "# Rank 0 has the values; the other ranks get their shards of them",
         f"{state} = {model}.state_dict() if {condition} else {{}}",
     ]
+    options = context.local("options", call)
     lines = [
-        f"set_model_state_dict({model}, {state}, "
-        "options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True))",
+        f"{options} = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)",
+        f"set_model_state_dict({model}, {state}, options={options})",
         f"for {buffer} in {model}.buffers():",
         *_back_to_device(construction, buffer, code),
         f"    {dist}.broadcast({buffer}, src=0)",

@@ -231,10 +231,7 @@ def process_group(construction: Construction, value: ast.expr, code: Code) -> st
     if code.whole is not False and can_be_none:
         raise AtRunTime
     if can_be_none:
-        line = f"{made} if {group} is not None else None"
-        room = context.line_length - context.file.statement(call).col_offset
-        lines = [f"{mesh} = None", f"if {group} is not None:", f"    {made}"]
-        code.above += [line] if len(line) <= room else lines
+        code.above.append(f"{made} if {group} is not None else None")
     else:
         code.above += _branches(made, [(code.whole, replicated)])
         code.imports.append(Import("torch", ""))

@@ -58,11 +58,8 @@ fully_shard(
 )
 if rank:
     model.to_empty(device="cpu" if args.offload else device)
-set_model_state_dict(
-    model,
-    state_dict,
-    options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
-)
+options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+set_model_state_dict(model, state_dict, options=options)
 for buffer in model.buffers():
     # FSDP2 offloads parameters alone
     buffer.data = buffer.to("cuda")
@@ -87,11 +84,8 @@ state_dict = model.state_dict() if torch.distributed.get_rank() == 0 else {}
 fully_shard(model)
 if next(model.parameters()).is_meta:
     model.apply(give_memory)
-set_model_state_dict(
-    model,
-    state_dict,
-    options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
-)
+options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+set_model_state_dict(model, state_dict, options=options)
 for buffer in model.buffers():
     torch.distributed.broadcast(buffer, src=0)
 === memory that nothing fills by another way
@@ -170,6 +164,31 @@ mesh_ = DeviceMesh(
     mesh_.device_type, mesh_.mesh.view(-1, 1), mesh_dim_names=("replicate", "shard")
 )
 fully_shard(model, mesh=mesh_)
+=== what is too long for its line
+def build(model, use_another_rank=True):
+    model = FSDP(
+        model,
+        sync_module_states=use_another_rank or config.low_cpu_fsdp,
+        param_init_fn=fill,
+    )
+    return model
+---
+def build(model, use_another_rank=True):
+    # Rank 0 has the values; the other ranks get their shards of them
+    state_dict = {}
+    if (use_another_rank or config.low_cpu_fsdp) and torch.distributed.get_rank() == 0:
+        state_dict = model.state_dict()
+    fully_shard(model)
+    for module in model.modules():
+        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+        if any(tensor.is_meta for tensor in own):
+            fill(module)
+    if use_another_rank or config.low_cpu_fsdp:
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(model, state_dict, options=options)
+        for buffer in model.buffers():
+            torch.distributed.broadcast(buffer, src=0)
+    return model
 === two options of which one is chosen
 model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), cpu_offload=CPUOffload(args.offload), device_mesh=mesh)
 ---

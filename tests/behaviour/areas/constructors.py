@@ -252,6 +252,31 @@ model = FSDP(
     return trained(api, body, bridge="torch", rank_seeds=True)
 
 
+@holds(tolerance=1e-6)
+def values_that_rank_0_alone_has_by_a_function(api: Any) -> Any:
+    """The other ranks get memory by a function that every module is given."""
+    top = """\
+def give_memory(module):
+    if dist.get_rank() != 0:
+        module.to_empty(device=torch.device("cpu"), recurse=False)
+
+"""
+    body = """\
+if dist.get_rank() == 0:
+    model = Transformer()
+else:
+    with torch.device("meta"):
+        model = Transformer()
+model = FSDP(
+    model,
+    auto_wrap_policy=ModuleWrapPolicy({Block}),
+    device_id=torch.device("cpu"),
+    sync_module_states=True,
+    param_init_fn=give_memory,
+)"""
+    return trained(api, body, top, bridge="torch", rank_seeds=True)
+
+
 BLOCKS = "auto_wrap_policy=ModuleWrapPolicy({Block})"
 BRANCHES = """\
 args = SimpleNamespace(mode="zero2", half=True)
@@ -283,6 +308,14 @@ class Trainer:
 def strategy_of(args):
     return getattr(ShardingStrategy, args.name)
 
+
+def by_class(module, recurse, **kwargs):
+    return recurse or isinstance(module, Block)
+
+
+def by_count(module, recurse, nonwrapped_numel):
+    return nonwrapped_numel >= 200
+
 """
 OFFLOADED = """\
 from torch.distributed.fsdp import CPUOffload
@@ -309,6 +342,20 @@ from torch.distributed.fsdp import CPUOffload
             "Layers that are wrapped one by one, before the model.",
             "model = Transformer()\nfor n, block in enumerate(model.blocks):\n"
             "    model.blocks[n] = FSDP(block)\nmodel = FSDP(model)",
+        ),
+        "a_policy_of_the_program": (
+            "A function that is asked about each module.",
+            "model = FSDP(Transformer(), auto_wrap_policy=by_class)",
+        ),
+        "a_policy_that_counts": (
+            "A function that is given the parameters that no unit has yet.",
+            "model = FSDP(Transformer(), auto_wrap_policy=by_count)",
+        ),
+        "a_mesh_that_is_not_there": (
+            "Replicas on a mesh of the program's own, which may be None.",
+            "args = SimpleNamespace(mesh=False)\n"
+            f"model = FSDP(Transformer(), {BLOCKS}, sharding_strategy=ShardingStrategy.NO_SHARD, "
+            "device_mesh=mesh if args.mesh else None)",
         ),
         "a_call_in_an_expression": (
             "A call whose value goes on in an expression.",
