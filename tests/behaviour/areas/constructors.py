@@ -355,7 +355,7 @@ from torch.distributed.fsdp import CPUOffload
             "Replicas on a mesh of the program's own, which may be None.",
             "args = SimpleNamespace(mesh=False)\n"
             f"model = FSDP(Transformer(), {BLOCKS}, sharding_strategy=ShardingStrategy.NO_SHARD, "
-            "device_mesh=mesh if args.mesh else None)",
+            "device_mesh=mesh if args.mesh else None, device_id=torch.device('cpu'))",
         ),
         "a_call_in_an_expression": (
             "A call whose value goes on in an expression.",
