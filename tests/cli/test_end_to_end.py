@@ -135,8 +135,9 @@ def test_check_passes_what_is_silenced_as_the_readme_says(
     real_cli: Callable[..., Any], folder: Path
 ) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
-    block = next(b for b in readme.split("```python\n") if "fsdp-migrate: ignore[" in b)
-    (folder / "train.py").write_text(block.partition("```")[0])
+    blocks = [part.partition("```")[0] for part in readme.split("```python\n")[1:]]
+    block = next(each for each in blocks if "fsdp-migrate: ignore[" in each)
+    (folder / "train.py").write_text(block)
     assert real_cli("check", "train.py").code == 0
-    (folder / "train.py").write_text(block.partition("```")[0].replace("# fsdp-migrate: ", "# "))
+    (folder / "train.py").write_text(block.replace("# fsdp-migrate: ", "# "))
     assert real_cli("check", "train.py").code == 1

@@ -126,7 +126,7 @@ def test_folders_that_cannot_hold_it(real_cli: Cli, project: Path) -> None:
     (project / "full").mkdir()
     (project / "full" / "own.txt").write_text("mine")
     for folder, reason in (
-        ("full", "holds something else"),
+        ("full", "is not a copy of fsdp_migrate.runtime"),
         ("with-dash", "is no name"),
         ("../elsewhere", "no program of this run could import it"),
     ):
