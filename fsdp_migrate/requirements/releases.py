@@ -38,14 +38,13 @@ def is_bounded(versions: SpecifierSet) -> bool:
 
 def raised(text: str, target: Sequence[int]) -> str:
     """A requirement whose lowest release is another one, written with as many numbers as before."""
-    before_marker, mark, marker = text.partition(";")
-    found = _LOWER.search(before_marker)
+    found = _LOWER.search(text)  # a release in a marker stands in quotes
     if found is None:
         return text
     numbers = [*target, 0, 0][: max(len(target), found[3].count(".") + 1)]
     operator = ">=" if found[1] == ">" else found[1]
     lowest = f"{operator}{found[2]}{written(numbers)}"
-    return f"{before_marker[: found.start()]}{lowest}{before_marker[found.end() :]}{mark}{marker}"
+    return f"{text[: found.start()]}{lowest}{text[found.end() :]}"
 
 
 def bound_to_another(declared: Iterable[Declared], target: Sequence[int]) -> list[Declared]:

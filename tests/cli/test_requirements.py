@@ -66,6 +66,11 @@ RAISED = {
 }
 NAMED = {
     "exact": ("requirements.txt", "torch==2.1.2+cu118", "Ask for torch>=2.8. "),
+    "any of a series, for a Python": (
+        "requirements.txt",
+        "torch==2.*; python_version >= '3.8'",
+        "Allows a torch older than 2.8",
+    ),
     "up to": ("setup.py", "setup(install_requires=['torch>=2.6,<2.7.1'])", "Allows no torch 2.8"),
     "exact for poetry": (
         "pyproject.toml",
@@ -271,6 +276,14 @@ def test_only_isinstance_needs_no_runtime(real_cli: Cli, folder: Path) -> None:
     text = PROGRAM.replace("model = FSDP(model)", "print(isinstance(model, FSDP))")
     put(folder, **{"train.py": text, "requirements.txt": "torch\n"})
     assert "FSDP902" not in real_cli("check", ".").text
+
+
+def test_an_import_of_the_runtime_that_goes_needs_nothing(real_cli: Cli, folder: Path) -> None:
+    text = f"from fsdp_migrate.runtime import like_fsdp1\n{PROGRAM}"
+    put(folder, **{"train.py": f"{text}with like_fsdp1(other):\n    fully_shard(other)\n"})
+    put(folder, **{"requirements.txt": "torch\n"})
+    assert "FSDP902" in real_cli("check", ".").text
+    assert "FSDP902" not in real_cli("check", ".", "--form", "torch").text
 
 
 @pytest.mark.parametrize(
