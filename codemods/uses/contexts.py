@@ -25,6 +25,11 @@ _NOT_HERE = (
     "`model.state_dict()` by `get_model_state_dict(model, options=StateDictOptions(...))`."
 )
 
+_ON_ITS_DEVICE = (
+    " Every rank gets whole tensors, on its device: models are split over groups here, and `cpu_offload` would give them only "
+    "to the first of all ranks."
+)
+
 
 @dataclass
 class Block:
@@ -176,12 +181,13 @@ def getting(context: Context, call: ast.Call, how: Setting) -> Use:
             "FSDP2's model returns shards. Call `get_model_state_dict`, and apply these arguments to its result."
         )
     assert isinstance(call.func, ast.Attribute)
-    options = how.to_get(
-        for_rank_0=is_for_rank_0(context, call), side_by_side=is_side_by_side(context)
-    )
+    are_split = is_side_by_side(context)
+    options = how.to_get(for_rank_0=is_for_rank_0(context, call), side_by_side=are_split)
     message = "Replaced by `get_model_state_dict`."
     if "cpu_offload" in options:
         message += " Rank 0 gets whole tensors on the CPU, the other ranks an empty dictionary."
+    elif "full_state_dict=True" in options and are_split and how.rank_0 != "False":
+        message += _ON_ITS_DEVICE
     elif "full_state_dict=True" in options:
         message += " Every rank gets whole tensors."
     parts = {"_model": without_wrapper(call.func.value)}

@@ -143,8 +143,9 @@ def test_a_dictionary_that_is_used_again_is_copied(behind: str, tmp_path: Path) 
 def test_a_program_with_models_side_by_side_gives_every_rank_its_own(tmp_path: Path) -> None:
     """Torch gives whole tensors on the CPU to rank 0 of all, and sends rank 0's to all."""
     text = f"{HEADER}net = FSDP(net, process_group=model_parallel.group())\n{SAVING}"
-    after = analysed(tmp_path, text, "torch").after["train.py"]
-    assert "options=StateDictOptions(full_state_dict=True)" in after
+    program = analysed(tmp_path, text, "torch")
+    assert "options=StateDictOptions(full_state_dict=True)" in program.after["train.py"]
+    assert any("on its device" in each.message for each in program.findings)
     load = text.replace("state = model.state_dict()", "state = model.load_state_dict(old)")
     assert analysed(tmp_path, load, "torch").is_kept("with FSDP.state_dict_type")
 
@@ -520,3 +521,23 @@ def test_code_elsewhere_that_asks_for_a_state_dict_is_named(
     assert found.action.value == ("manual" if elsewhere else "rewrite")
     assert ("Other code" in found.message) is elsewhere
     assert f"    return {GET}\n" in program.after["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("build", "are_split"),
+    [
+        ("net = FSDP(net, process_group=model_parallel.group())", True),
+        ("net = FSDP(net, process_group=group)\nrank = mpu.get_data_parallel_rank()", True),
+        ("net = FSDP(net, device_mesh=mesh['dp'])\nstages = pipeline_parallel(net)", True),
+        ("net = FSDP(net, process_group=tensor_parallel_group)", True),
+        ("net = FSDP(parallelize_module(net, mesh), process_group=tensor_parallel_group)", False),
+        ("net = FSDP(net)\nsize = config.tensor_parallel_size", False),
+        ("net = FSDP(net, device_mesh=mesh)\nsize = rollout.tensor_model_parallel_size", False),
+        ("net = FSDP(net, process_group=group)", False),
+    ],
+)
+def test_models_are_side_by_side_where_a_constructor_has_a_group_of_them(
+    build: str, are_split: bool, tmp_path: Path
+) -> None:
+    after = analysed(tmp_path, f"{HEADER}{build}\n{SAVING}", "torch").after["train.py"]
+    assert ("cpu_offload=True" not in after) is are_split
