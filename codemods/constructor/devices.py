@@ -244,7 +244,7 @@ def _each_on_meta(model: str, module: str, body: list[str]) -> list[str]:
 
 def _empty_at_once(construction: Construction, emptying: empties.Emptying, code: Code) -> list[str]:
     """Memory for the whole model: its values come from rank 0."""
-    test = emptying.test or f"next({code.model}.parameters()).is_meta"
+    test = emptying.when(construction, code.model)
     if emptying.function and not emptying.device and code.offloaded is False:
         return [f"if {test}:", f"    {code.model}.apply({emptying.function})"]
     device = emptying.device or device_type(construction, code)

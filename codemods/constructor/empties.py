@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods.constructor.conditions import grouped
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.facts.file import last_name
-from fsdp_migrate.facts.program import Definition
+from fsdp_migrate.facts.program import Definition, Program
+from fsdp_migrate.facts.values import Value
 
 # What such a function may call beside `to_empty`: devices, ranks, and the release of memory.
 _BESIDE = ("empty_cache", "get_rank", "is_initialized", "device", "current_device")
@@ -26,6 +28,15 @@ class Emptying:
     function: str = ""
     device: str = ""
     test: str = ""
+
+    def when(self, construction: Construction, model: str) -> str:
+        """The condition under which a model needs memory, as source: that it is on the meta device, as rank 0's may not be."""
+        if "rank" in self.test:
+            return self.test
+        on_meta = f"next({model}.parameters()).is_meta"
+        sync = construction.value("sync_module_states")
+        is_always = sync is not None and construction.constant(sync) is True
+        return on_meta if is_always else f"{grouped(self.test)} and {on_meta}"
 
     def is_overwritten(self, construction: Construction) -> bool:
         """Whether rank 0 sends its values wherever this gives memory."""
@@ -63,20 +74,30 @@ def of(construction: Construction, function: ast.expr, test: str) -> Emptying | 
 
 
 def _only_empties(construction: Construction, function: ast.expr) -> bool:
-    """Whether a function of the program calls `to_empty`, and nothing that fills memory."""
+    """Whether all functions that an expression can be only give memory; it may be None, too."""
     context = construction.context
     if not isinstance(function, ast.Name | ast.Attribute):
         return False
     ends = construction.flow(function).ends
-    found = [
-        meaning.node
-        for end in ends
-        for meaning in context.program.meanings(end.node, end.file)
-        if isinstance(meaning, Definition) and isinstance(meaning.node, ast.FunctionDef)
+    made = [end for end in ends if not isinstance(end.node, ast.Constant)]
+    return bool(made) and all(_empties(context.program, end) for end in made)
+
+
+def _empties(program: Program, function: Value) -> bool:
+    """Whether a function, or a lambda, calls `to_empty`, and nothing that fills memory."""
+    bodies: list[ast.AST] = [function.node]
+    if not isinstance(function.node, ast.Lambda):
+        bodies = [
+            meaning.node
+            for meaning in program.meanings(function.node, function.file)
+            if isinstance(meaning, Definition) and isinstance(meaning.node, ast.FunctionDef)
+        ]
+    names = [
+        last_name(node.func)
+        for body in bodies
+        for node in ast.walk(body)
+        if isinstance(node, ast.Call)
     ]
-    if len(found) != 1 or len(ends) != 1:
-        return False
-    names = [last_name(node.func) for node in ast.walk(found[0]) if isinstance(node, ast.Call)]
     others = [name for name in names if name != "to_empty" and not _is_beside(name)]
     return "to_empty" in names and not others
 

@@ -142,7 +142,10 @@ class Reach:
         """Whether another file of the run may read a name of a file: one that imports the name from it, or all names, or
         writes it behind the module's name, as `mock.patch` does."""
         read, texts = self._read(str(file.path), re.escape(file.name.rpartition(".")[2]))
-        return name in read or "*" in read or any(name in text for text in texts)
+        if name in read or any(name in text for text in texts):
+            return True
+        word = rf"\b{re.escape(name)}\b".encode()
+        return "*" in read and bool(self.tree.having(word) - {str(file.path)})
 
     def _names_read(self, path: str, module: str) -> tuple[set[str], list[str]]:
         """The names of a file that others read, "*" for all; and those that import it under another name, as which they may."""

@@ -88,6 +88,47 @@ options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 set_model_state_dict(model, state_dict, options=options)
 for buffer in model.buffers():
     torch.distributed.broadcast(buffer, src=0)
+=== memory that all ranks may be given, by a lambda in a variable
+def build(model, first):
+    if first:
+        fill = None
+    else:
+        fill = lambda m: m.to_empty(device=device, recurse=False)
+    model = FSDP(model, sync_module_states=True, param_init_fn=fill)
+    return model
+---
+def build(model, first):
+    if first:
+        fill = None
+    else:
+        fill = lambda m: m.to_empty(device=device, recurse=False)
+    # Rank 0 has the values; the other ranks get their shards of them
+    state_dict = model.state_dict() if torch.distributed.get_rank() == 0 else {}
+    fully_shard(model)
+    if next(model.parameters()).is_meta:
+        model.apply(fill)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, state_dict, options=options)
+    for buffer in model.buffers():
+        torch.distributed.broadcast(buffer, src=0)
+    return model
+=== memory under a condition that says nothing of ranks
+model = FSDP(
+    model,
+    sync_module_states=lazy,
+    param_init_fn=(lambda m: m.to_empty(device=device, recurse=False)) if lazy else None,
+)
+---
+# Rank 0 has the values; the other ranks get their shards of them
+state_dict = model.state_dict() if lazy and torch.distributed.get_rank() == 0 else {}
+fully_shard(model)
+if lazy and next(model.parameters()).is_meta:
+    model.to_empty(device=device)
+if lazy:
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(model, state_dict, options=options)
+    for buffer in model.buffers():
+        torch.distributed.broadcast(buffer, src=0)
 === memory that nothing fills by another way
 model = FSDP(model, param_init_fn=lambda m: m.to_empty(device=device, recurse=False))
 ---
