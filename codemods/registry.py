@@ -64,7 +64,7 @@ CODEMODS: dict[str, tuple[str, ...]] = {
         *("arameters(", "odules(", "children(", ".weight", ".bias", "requires_grad_("),
     ),
     "left.taken_before": ("arameters(", ".weight", ".bias"),
-    "left.written_in_forward": ("Parameter(",),
+    "left.written_in_forward": ("NO_SHARD", "Parameter("),
     "libraries.settings": (
         *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "Plugin"),
         *("ACCELERATE_USE_FSDP", "fsdp_plugin", "strategy"),

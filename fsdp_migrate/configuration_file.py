@@ -34,7 +34,7 @@ from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
 # What only a configuration of Lightning's Trainer has beside `strategy`.
-_LIGHTNING_KEYS = frozenset({"accelerator", "devices", "max_epochs", "num_nodes", "precision"})
+_LIGHTNING_KEYS = frozenset({"accelerator", "devices", "max_epochs", "num_nodes"})
 # A line that sets FSDP for a library, in a file that does not parse: more than the word, as in a tag `fsdp:1.2`.
 _SETS = re.compile(
     rf"""^[ \t{{-]*["']?(?:fsdp_config|fsdp_(?:{"|".join(sorted(KEPT | REMOVED.keys()))}))["']?[ \t]*:"""
@@ -145,7 +145,8 @@ class _File:
             if isinstance(data, str) and data.endswith(".FSDPStrategy"):
                 yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
             elif isinstance(data, str) and data in LIGHTNING_NAMES:
-                if _LIGHTNING_KEYS & {other.key for other in entry.owner.entries}:
+                keys = {other.key for other in entry.owner.entries}
+                if entry.key == "strategy" and _LIGHTNING_KEYS & keys:
                     yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
                 elif OF_VERL(self.text):
                     yield (

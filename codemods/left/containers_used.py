@@ -49,7 +49,7 @@ def uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Le
 def _looped(
     flow: Flow, loop: ast.For | ast.AsyncFor | ast.comprehension, kind: Kind
 ) -> Iterator[Leak]:
-    if isinstance(loop, ast.comprehension) and _counts(flow, kind):
+    if isinstance(loop, ast.comprehension) and _counts(flow, loop.iter, kind):
         around = flow.file.parents[loop]
         if isinstance(around, COMPREHENSIONS) and isinstance(around.elt, ast.Constant):
             yield Leak(around, _number(kind))
@@ -62,7 +62,7 @@ def _method(flow: Flow, asked: ast.Attribute, kind: Kind) -> Iterator[Leak]:
         return
     if asked.attr in {"pop", "popleft", "index"} and kind not in PARTS:
         is_by_key = kind in {Kind.BY_NAME, Kind.OWN, Kind.STATES, Kind.STATE}
-        if not is_by_key and _counts(flow, kind):
+        if not is_by_key and _counts(flow, asked.value, kind):
             yield Leak(call, _number(kind))
     if asked.attr in {"get", "pop"} and kind is Kind.BY_NAME and call.args:
         if names_used.is_text(flow.context, call.args[0]):
@@ -80,7 +80,7 @@ def _at(flow: Flow, taken: ast.Subscript, kind: Kind) -> Iterator[Leak]:
         if place in (0, 1):
             yield from flow.leaks(taken, PARTS[kind][place])
         return
-    if kind not in BY_KEY and _counts(flow, kind):
+    if kind not in BY_KEY and _counts(flow, taken.value, kind):
         yield Leak(taken, _number(kind))
         return
     if kind is Kind.BY_NAME and names_used.is_text(flow.context, taken.slice):
@@ -117,7 +117,7 @@ def _unpacked(flow: Flow, assign: ast.Assign, target: ast.Tuple, kind: Kind) -> 
         for part, each in zip(target.elts, PARTS[kind], strict=False):
             yield from flow.kept(part, each)
         return
-    if _counts(flow, kind):
+    if _counts(flow, assign.value, kind):
         yield Leak(assign.value, _number(kind))
     for part in target.elts:
         if isinstance(part, ast.Starred):
@@ -126,9 +126,14 @@ def _unpacked(flow: Flow, assign: ast.Assign, target: ast.Tuple, kind: Kind) -> 
             yield from flow.kept(part, ITEM.get(kind))
 
 
-def _counts(flow: Flow, kind: Kind) -> bool:
+def _counts(flow: Flow, node: ast.expr, kind: Kind) -> bool:
     """Whether there were fewer, because a unit had one flat parameter, or more, because wrappers were modules."""
-    return flow.in_place if kind in OF_MODULES else flow.were_flat and kind in OF_PARAMETERS
+    if kind not in OF_MODULES:
+        return flow.were_flat and kind in OF_PARAMETERS
+    while isinstance(node, ast.Call) and last_name(node.func) in words.SAME and node.args:
+        node = node.args[0]
+    are_all = isinstance(node, ast.Call) and last_name(node.func) in {"modules", "named_modules"}
+    return flow.in_place and are_all
 
 
 def _number(kind: Kind) -> str:
@@ -142,7 +147,7 @@ def _given(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[L
         yield from flow.into(node, call, kind)
     elif name in words.SAVING:
         yield from [Leak(call, "saved")] if kind in OF_PARAMETERS else []
-    elif name in words.COUNTING and _counts(flow, kind):
+    elif name in words.COUNTING and _counts(flow, node, kind):
         yield Leak(call, _number(kind))
     elif name in words.SAME:
         yield from _keyed(flow, call, kind)
@@ -181,7 +186,7 @@ def _beside(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[
     if node in call.args and not place:
         place = call.args.index(node)
         others = [each for each in call.args if each is not node]
-        if _counts(flow, kind) and any(map(_is_of_numbers, others)):
+        if _counts(flow, node, kind) and any(map(_is_of_numbers, others)):
             yield Leak(call, _number(kind))
     loop = flow.file.parents[call]
     if isinstance(loop, ast.For | ast.comprehension) and isinstance(loop.target, ast.Tuple):

@@ -2,12 +2,12 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left.dtensors import RANDOM
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.facts.file import last_name, values_given
+from fsdp_migrate.facts.file import given, is_method, last_name, values_given
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
 
@@ -29,9 +29,24 @@ def find(context: Context) -> Iterator[Found]:
     by_rank = [call for call in seeds if _goes_by_rank(context, call)]
     if not by_rank or not context.models.shards() or context.program.has(_BROADCASTS):
         return
-    for seed in by_rank:
-        if any(_last_seed(context, seeds, made) is seed for made in _made(context, seed)):
-            yield Found(RANDOM, seed, Action.MANUAL, _OWN, f"{last_name(seed.func)}(...)")
+    places = {place: seed for seed in seeds for place in _places(context, seed)}
+    places |= {place: seed for seed in by_rank for place in _places(context, seed)}
+    for place, seed in places.items():
+        if seed in by_rank:
+            if any(_last(context, places, made) is place for made in _made(context, place)):
+                yield Found(RANDOM, seed, Action.MANUAL, _OWN, f"{last_name(seed.func)}(...)")
+
+
+def _places(context: Context, seed: ast.Call) -> Iterator[ast.Call]:
+    """A seed, and the calls of the function that it is in."""
+    yield seed
+    function = context.file.function(seed)
+    if function is not None and not is_method(function):
+        ranks = [each.arg for each in function.args.args if _RANK.search(each.arg)]
+        for call in context.file.calls.get(function.name, ()):
+            values = [given(call, function, name) for name in ranks]
+            if all(value and _RANK.search(context.source(value)) for value in values):
+                yield call
 
 
 def _is_of_all(context: Context, call: ast.Call) -> bool:
@@ -48,6 +63,8 @@ def _goes_by_rank(context: Context, call: ast.Call) -> bool:
             for binding in context.file.bindings(name)  # type: ignore[arg-type]
             if isinstance(binding, Assigned)
         ]
+        if isinstance(name, ast.Attribute):
+            texts += _stored(context, name)
     return any(_RANK.search(text) for text in texts)
 
 
@@ -70,9 +87,20 @@ def _made(context: Context, seed: ast.Call) -> Iterator[ast.expr]:
                         yield binding.value
 
 
-def _last_seed(context: Context, seeds: list[ast.Call], made: ast.expr) -> ast.Call | None:
-    """The last seed that is set before a value is made in the same function."""
+def _stored(context: Context, attribute: ast.Attribute) -> list[str]:
+    """What is assigned or added to `args.seed`."""
+    found = []
+    for store in context.file.attributes.get(attribute.attr, ()):
+        statement = context.file.parents[store]
+        is_same = ast.unparse(store) == ast.unparse(attribute)
+        if is_same and isinstance(statement, ast.Assign | ast.AugAssign):
+            found.append(context.source(statement.value))
+    return found
+
+
+def _last(context: Context, places: Iterable[ast.Call], made: ast.expr) -> ast.Call | None:
+    """The last place where a seed is set before a value is made in the same function."""
     function = context.file.function(made)
-    before = [each for each in seeds if context.file.function(each) is function]
+    before = [each for each in places if context.file.function(each) is function]
     before = [each for each in before if each.lineno < made.lineno]
     return max(before, key=lambda each: each.lineno, default=None)

@@ -5,12 +5,13 @@ through loops, comprehensions, names, and the functions of the same file.
 """
 
 import ast
+import builtins
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left import containers_used, modules_used, names_used, parameters_used
 from fsdp_migrate.codemods.left import means_the_same as words
-from fsdp_migrate.codemods.left.kinds import COMPREHENSIONS, ITEM, ITEMS, Kind, Leak
+from fsdp_migrate.codemods.left.kinds import COMPREHENSIONS, ITEM, ITEMS, SEVERAL, Kind, Leak
 from fsdp_migrate.facts.file import given, is_method, last_name, root_of
 from fsdp_migrate.facts.scopes import Parameter
 
@@ -169,6 +170,9 @@ class Flow:
             ):
                 if given(call, function, argument.arg) is node:
                     yield from self.argument(argument, kind)
+            taken = len(function.args.args) - is_method(function)
+            if function.args.vararg is not None and node in call.args[taken:]:
+                yield from self.argument(function.args.vararg, SEVERAL.get(kind, kind))
         if made or self.context.program.definition(call.func, self.file) is not None:
             return
         # A method of an object is unknown, and most of them keep what they are given.
@@ -176,6 +180,8 @@ class Flow:
         if is_function and kind in {Kind.PARAMETERS, Kind.PARAMETER}:
             if not self._is_without_values(call):
                 yield Leak(call, "value")
+        elif is_function and kind is Kind.NAME and not _only_shows(last_name(call.func)):
+            yield Leak(call, "name")
 
     def _is_known(self, name: ast.expr) -> bool:
         """Whether a name is no object that a function is given."""
@@ -217,6 +223,12 @@ class Flow:
             return self.context.program.definition(call.func, self.file) is None
         root = root_of(call.func)
         return any(".optim." in path for path in self.context.dotted(root or call.func))
+
+
+def _only_shows(function: str) -> bool:
+    """Whether a function is Python's own, prints and logs by its name, or takes FSDP1's prefixes off."""
+    known = words.SHOWING + words.CLEANING
+    return hasattr(builtins, function) or any(word in function.lower() for word in known)
 
 
 def _is_own(target: ast.AST) -> bool:

@@ -91,9 +91,11 @@ GIVES: dict[Kind, dict[str, Kind]] = {
     Kind.NAMED: {"pop": Kind.PAIR, "popleft": Kind.PAIR},
     Kind.MODULES: {"pop": Kind.MODULE, "popleft": Kind.MODULE},
     Kind.MODULE: {
+        "children": Kind.MODULES,
         "get_parameter": Kind.PARAMETER,
         "get_submodule": Kind.MODULE,
         "modules": Kind.MODULES,
+        "named_children": Kind.NAMED_MODULES,
         "named_modules": Kind.NAMED_MODULES,
         "named_parameters": Kind.NAMED,
         "parameters": Kind.PARAMETERS,
@@ -105,3 +107,5 @@ COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.GeneratorExp
 OF_MODULES = frozenset({Kind.MODULES, Kind.NAMED_MODULES})
 OF_PARAMETERS = frozenset({Kind.PARAMETERS, Kind.NAMED, Kind.BY_NAME, Kind.OWN})
 BY_KEY = frozenset({Kind.BY_NAME, Kind.OWN, Kind.STATES, Kind.STATE})
+# What several of them are.
+SEVERAL = {Kind.PARAMETER: Kind.PARAMETERS, Kind.NAME: Kind.NAMES, Kind.MODULE: Kind.MODULES}

@@ -54,7 +54,7 @@ ELEMENTWISE = frozenset(
 TAKES_PARAMETER = frozenset(
     """add_param_group all all_gather all_reduce any append assert_close bool broadcast clip_grad_norm_ clip_grad_value_ debug
     deepcopy discard empty_like error extend full_like getattr hasattr id info is_floating_point is_tensor isinstance log
-    ones_like print reduce remove repr setattr str type unscale_ warning zeros_like""".split()  # noqa: SIM905
+    ones_like print reduce remove repr setattr str type unscale_ warning zeros_like _broadcast_coalesced""".split()  # noqa: SIM905
 ) | {"add"}
 OF_OPTIMIZERS = (
     *("optim", "param_group", "parameter_group"),
@@ -65,3 +65,6 @@ APPENDING = frozenset({"add", "append", "extend", "insert", "update"})
 # What makes a name of a name, and looks for a text anywhere in it.
 NAMES = frozenset({"format", "join", "lower", "removeprefix", "replace", "strip"})
 SEARCHING = frozenset({"findall", "finditer", "search", "sub"})
+# What the name of a function has in it that shows its arguments to somebody, or takes FSDP1's prefixes off.
+SHOWING = ("debug", "info", "log", "print", "show", "warn", "write")
+CLEANING = ("canonical", "clean", "fqn", "strip", "unwrap")

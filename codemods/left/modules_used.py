@@ -39,11 +39,9 @@ def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:
 
 def _asked_of_module(flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
     call = flow.context.call_of(asked)
-    if asked.attr == "__class__":
-        yield from _class(flow, asked)
-    elif asked.attr == "_get_name" and call is not None:
-        if flow.context.form == "torch":
-            yield from _class(flow, call)
+    if asked.attr in {"__class__", "_get_name"}:
+        if flow.context.form == "torch":  # `like_fsdp1` keeps what they answer
+            yield from _class(flow, call or asked)
     elif asked.attr in words.DRAWS_MODULE and call is not None:
         yield Leak(call, "drawn")
     elif asked.attr in {"eval", "to", "train"} and call is not None:

@@ -65,7 +65,8 @@ def _tested(context: Context, name: ast.expr, parent: ast.AST) -> Iterator[Leak]
     if isinstance(parent, ast.Compare):
         leaks = not _is_tested_alike(context, name, parent)
     elif isinstance(parent, ast.Subscript):
-        leaks = parent.value is name or are_texts(context, parent.value)
+        is_read = isinstance(parent.ctx, ast.Load)
+        leaks = parent.value is name or (is_read and are_texts(context, parent.value))
     elif isinstance(parent, ast.Match):
         leaks = True
     elif isinstance(parent, ast.Call) and name is not parent.func:
@@ -141,17 +142,32 @@ def _are_texts(context: Context, container: ast.expr, seen: frozenset[ast.AST]) 
         stored += [each.value for each in _of_class(context, container)]
         is_written = any(_are_texts(context, each, seen) for each in stored if each is not None)
         return is_written or _CONFIGURED.search(context.source(container.value)) is not None
+    if isinstance(container, ast.Subscript):
+        value = _at(context, container)
+        if value is not None:
+            return _are_texts(context, value, seen)
+        return _CONFIGURED.search(context.source(container.value)) is not None
     if isinstance(container, ast.Call):
-        if last_name(container.func) in {"set", "frozenset", "list", "tuple", "dict"}:
-            return any(_are_texts(context, each, seen) for each in container.args)
-        return last_name(container.func) == "defaultdict" and any(
-            _are_texts(context, each, seen) for each in container.args[1:]
-        )
+        made = {"set", "frozenset", "list", "tuple", "dict", "defaultdict"}
+        if last_name(container.func) not in made:
+            return False
+        return any(_are_texts(context, each, seen) for each in container.args)
     if isinstance(container, ast.BinOp):
         sides = container.left, container.right
         return any(_are_texts(context, each, seen) for each in sides)
     texts = container.keys if isinstance(container, ast.Dict) else getattr(container, "elts", ())
     return any(isinstance(getattr(each, "value", None), str) for each in texts)
+
+
+def _at(context: Context, taken: ast.Subscript) -> ast.expr | None:
+    """The value at a key of a dictionary that the file has."""
+    found = context.value(taken.value)
+    table = found.node if found is not None else taken.value
+    if isinstance(table, ast.Dict):
+        for key, value in zip(table.keys, table.values, strict=True):
+            if getattr(key, "value", None) == getattr(taken.slice, "value", taken):
+                return value
+    return None
 
 
 def _stored(context: Context, attribute: ast.Attribute) -> ast.expr | None:

@@ -1,6 +1,7 @@
 """Optimizers that fail on DTensors, and those of other libraries that go by the shape or the norm of a parameter."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
@@ -14,11 +15,9 @@ RULES = (RULE,)
 
 _FAILING = ("Adafactor", "LBFGS", "Rprop")
 # Of other libraries: they go by the shape of a parameter, or by a norm of it or of its gradient.
-_BY_SHAPE = frozenset(
-    """Adafactor AdaFactor Adalomo AdamP Adam_mini CAME DAdaptAdaGrad DAdaptAdam DAdaptAdan DAdaptLion DAdaptSGD
-    DistributedMuon DistributedShampoo Fromage FusedLAMB GaLoreAdafactor GaLoreAdamW GaLoreAdamW8bit Kron LAMB LARC LARS Lamb
-    Lars Lomo MuonWithAuxAdam Muon Nero Novograd NovoGrad PSGD Prodigy Ranger Ranger21 SAM SGDP SM3 SOAP ScalableShampoo
-    Shampoo""".split()  # noqa: SIM905
+_BY_SHAPE = re.compile(
+    r"Ada(?:[Ff]actor|lomo)|AdamP\b|Adam_?[Mm]ini|CAME|DAdapt|Fromage|GaLore|Kron\b|LAMB|LAR[SC]|Lamb(?!da)|Lars|Lomo|Muon|"
+    r"Nero\b|Nov[oO][gG]rad|PSGD|Prodigy|Ranger|SGDP\b|SM3|SOAP|Shampoo"
 )
 _BY_NAME = frozenset({"create_optimizer", "create_optimizer_v2", "create_optimizer_with_params"})
 _OF_SHAPE = (
@@ -32,8 +31,8 @@ def find(context: Context) -> Iterator[Found]:
     for name in (*_FAILING, "SGD"):
         for call in context.file.calls.get(name, ()):
             yield from _of_torch(context, name, call)
-    for name in (*_BY_SHAPE, *_BY_NAME):
-        for call in context.file.calls.get(name, ()):
+    for name, calls in context.file.calls.items():
+        for call in calls if name in _BY_NAME or _BY_SHAPE.search(name) else ():
             if _goes_by_shape(context, name, call):
                 yield Found(RULE, call, Action.MANUAL, _OF_SHAPE, f"{name}(...)")
 
@@ -53,16 +52,16 @@ def _of_torch(context: Context, name: str, call: ast.Call) -> Iterator[Found]:
 
 def _goes_by_shape(context: Context, name: str, call: ast.Call) -> bool:
     """Whether another library's optimizer is made in a program that shards, and not for what is shown to be whole."""
-    is_named = name in _BY_SHAPE
     if name in _BY_NAME:
-        texts = {getattr(each, "value", "") for each in values_given(call)}
-        is_named = any(str(text).lower() in map(str.lower, _BY_SHAPE) for text in texts)
+        texts = {str(getattr(each, "value", "")) for each in values_given(call)}
+        if not any(re.search(_BY_SHAPE.pattern, text, re.IGNORECASE) for text in texts):
+            return False
     paths = context.dotted(call.func)
-    if not is_named or not paths or any(path.startswith("torch.") for path in paths):
+    if not paths or any(path.startswith("torch.") for path in paths):
         return False
-    if not context.models.shards(context.file):
+    given = values_given(call)
+    if not given or not context.models.shards(context.file):
         return False
-    given = keyword(call, "params", 0)
-    if isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
-        return context.models.sharded(given.func.value, context.file) is not False
-    return given is not None
+    if isinstance(given[0], ast.Call) and isinstance(given[0].func, ast.Attribute):
+        return context.models.sharded(given[0].func.value, context.file) is not False
+    return True

@@ -7,7 +7,7 @@ shape. Which of the two a program means is for a person to say: `local_shard` of
 import ast
 from collections.abc import Callable, Iterator
 
-from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.dictionaries import given_keys
 from fsdp_migrate.codemods.left.measured import is_torchs, measured
 from fsdp_migrate.codemods.left.norms_over_ranks import is_local_now
@@ -103,10 +103,11 @@ def find(context: Context) -> Iterator[Found]:
 
 def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
     """What is asked of parameters, each with its answer."""
-    for attribute in _used(context, _is_counted, "numel", "nelement"):
-        yield attribute, _COUNT
-    for attribute in _used(context, lambda c, node: decides(c.file, node), *SHAPES):
-        yield attribute, SHAPE
+    if not were_whole(context):
+        for attribute in _used(context, _is_counted, "numel", "nelement"):
+            yield attribute, _COUNT
+        for attribute in _used(context, lambda c, node: decides(c.file, node), *SHAPES):
+            yield attribute, SHAPE
     for attribute in _used(context, Context.call_of, *_FAILING):
         yield attribute, _FAILING[attribute.attr]
     for attribute in shapes(context.file):
@@ -121,7 +122,7 @@ def _asked_of_whole(context: Context) -> Iterator[tuple[ast.expr, str]]:
             owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
             if any(is_sharded(context, each) for each in (*owner, *call.args)):
                 yield call, _FAILS
-    for subscript in context.file.of(ast.Subscript):
+    for subscript in context.file.of(ast.Subscript) if not were_whole(context) else ():
         value = subscript.value
         if isinstance(value, ast.Name) or last_name(value) in PARTS | {"weight", "bias"}:
             if is_sharded(context, value):
@@ -237,6 +238,17 @@ def were_flat(context: Context) -> bool:
     return unpacked is not None and all(
         file is context.file and given_keys(context, each) for file, each in unpacked
     )
+
+
+def were_whole(context: Context) -> bool:
+    """Whether each rank had whole parameters of their own shapes, as the program shows no strategy but NO_SHARD."""
+    return not were_flat(context) and context.program.once(_is_replicated, context.models)
+
+
+def _is_replicated(program: Program, models: Models) -> bool:
+    calls = [call for file in program.files for call in models.constructors(file)]
+    strategies = [keyword(call, "sharding_strategy", 2) for call in calls]
+    return bool(calls) and all(last_name(each) == "NO_SHARD" for each in strategies)
 
 
 def _unpacked(program: Program, models: Models) -> list[tuple[File, ast.expr]] | None:

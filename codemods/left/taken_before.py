@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left import means_the_same as words
+from fsdp_migrate.codemods.left.parameters import were_flat
 from fsdp_migrate.codemods.left.taken_out import RULE, shards
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.facts.file import last_name, root_of
+from fsdp_migrate.facts.file import is_method, last_name, root_of
+from fsdp_migrate.facts.scopes import Parameter
 from fsdp_migrate.findings import Action
 
 RULES = ()
@@ -22,6 +24,7 @@ _HELD = (
 )
 _TAKING = ("parameters", "named_parameters", "weight", "bias")
 _IDENTITY = frozenset({"id", "hash"})
+_TABLES = frozenset({"dict", "OrderedDict"})
 
 
 class Held(NamedTuple):
@@ -33,8 +36,8 @@ class Held(NamedTuple):
 
 def find(context: Context) -> Iterator[Found]:
     """The first use of each such variable behind the sharding."""
-    if not context.models.shards(context.file):
-        return
+    if were_flat(context) or not context.models.shards(context.file):
+        return  # FSDP1's model had none of them either
     for sharding in _shardings(context):
         for held in _held(context, sharding):
             if held.as_keys or context.form == "torch":
@@ -73,13 +76,26 @@ def _is_before(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
     is_above = owner.lineno < sharding.lineno
     if is_above and file.function(owner) is file.function(sharding):
         return _is_of(context, owner, module)
+    for node in _steps(context, owner):
+        for binding in file.bindings(node):
+            if isinstance(binding, Parameter) and not is_method(binding.function):
+                given = context.models.arguments(binding.function, binding, file)
+                if any(_is_given_above(context, value, sharding) for _, value in given):
+                    return True
     own, whole = file.enclosing_class(owner), file.enclosing_class(sharding)
     if own is not None and own is whole and ast.unparse(module).startswith("self."):
         method = file.function(owner)
         if getattr(method, "name", "") == "__init__":
-            given = [module, *_stored(context, own, module)]
-            return any(_is_of(context, owner, each) for each in given)
+            names = [module, *_stored(context, own, module)]
+            return any(_is_of(context, owner, each) for each in names)
     return False
+
+
+def _is_given_above(context: Context, value: ast.expr, sharding: ast.Call) -> bool:
+    """Whether a function is given the module above the call that shards it."""
+    file = context.file
+    is_here = value in file.parents and file.function(value) is file.function(sharding)
+    return is_here and value.lineno < sharding.lineno and _is_of(context, value, sharding.args[0])
 
 
 def _stored(context: Context, cls: ast.ClassDef, attribute: ast.expr) -> Iterator[ast.expr]:
@@ -110,6 +126,8 @@ def _steps(context: Context, owner: ast.expr) -> Iterator[ast.expr]:
             found.append(node.value)
         elif isinstance(node, ast.Call):
             found += [node.func, *node.args]
+        elif isinstance(node, ast.Tuple | ast.List):
+            found += node.elts
         elif isinstance(node, ast.Name) and len(found) < 20:
             for around in context.file.ancestors(node):
                 loops = (
@@ -130,8 +148,9 @@ def _kept(context: Context, node: ast.expr, *, as_keys: bool) -> Iterator[Held]:
         for read in _looped(context, parent):
             yield from _item(context, read)
     elif isinstance(parent, ast.Call) and node is not parent.func:
-        if last_name(parent.func) in words.SAME:
-            yield from _kept(context, parent, as_keys=as_keys or _is_set(parent))
+        yield from _given(context, parent, as_keys)
+    elif isinstance(parent, ast.Return):
+        yield from _returned(context, parent, as_keys)
     elif isinstance(parent, ast.expr) and _holds(parent, node):
         yield from _kept(context, parent, as_keys=as_keys or isinstance(parent, ast.SetComp))
 
@@ -160,6 +179,23 @@ def _looped(context: Context, loop: ast.For | ast.comprehension) -> Iterator[ast
                 yield read
 
 
+def _given(context: Context, call: ast.Call, as_keys: bool) -> Iterator[Held]:
+    """What a call puts parameters into: another container, or its own one by `extend` and `update`."""
+    if last_name(call.func) in words.SAME | {"enumerate", "zip"}:
+        yield from _kept(context, call, as_keys=as_keys or _is_set(call))
+    elif isinstance(call.func, ast.Attribute) and call.func.attr in {"extend", "update"}:
+        if isinstance(call.func.value, ast.Name | ast.Attribute):
+            yield Held(call.func.value, as_keys)
+
+
+def _returned(context: Context, statement: ast.Return, as_keys: bool) -> Iterator[Held]:
+    """The variables that the calls of a function give what it returns."""
+    function = context.file.function(statement)
+    for call in context.file.calls.get(getattr(function, "name", ""), ()):
+        for target in _targets(context, call, context.file.parents[call]):
+            yield Held(target, as_keys)
+
+
 def _is_set(call: ast.Call) -> bool:
     return last_name(call.func) in {"set", "frozenset"}
 
@@ -170,7 +206,15 @@ def _item(context: Context, read: ast.expr) -> Iterator[Held]:
     is_identity = isinstance(parent, ast.Call) and last_name(parent.func) in _IDENTITY
     if is_identity and isinstance(parent, ast.Call):
         node, parent = parent, context.file.parents[parent]
-    if isinstance(parent, ast.DictComp):
+    if isinstance(parent, ast.Tuple):
+        pairs = context.file.parents[parent]
+        table = context.file.parents[pairs]
+        is_table = isinstance(table, ast.Call) and last_name(table.func) in _TABLES
+        if is_table and isinstance(table, ast.expr) and parent.elts[0] is node:
+            yield from _kept(context, table, as_keys=True)
+    elif isinstance(parent, ast.Call):
+        yield from _added(node, parent, is_identity)
+    elif isinstance(parent, ast.DictComp):
         yield from _kept(context, parent, as_keys=parent.key is node)
     elif isinstance(parent, ast.SetComp):
         yield from _kept(context, parent, as_keys=True)
@@ -179,8 +223,12 @@ def _item(context: Context, read: ast.expr) -> Iterator[Held]:
     elif isinstance(parent, ast.Subscript) and parent.slice is node:
         if isinstance(parent.ctx, ast.Store) and isinstance(parent.value, ast.Name | ast.Attribute):
             yield Held(parent.value, True)
-    elif isinstance(parent, ast.Call) and isinstance(parent.func, ast.Attribute):
-        owner, name = parent.func.value, parent.func.attr
+
+
+def _added(node: ast.expr, call: ast.Call, is_identity: bool) -> Iterator[Held]:
+    """What `append` or `add` put it into."""
+    if isinstance(call.func, ast.Attribute) and node in call.args:
+        owner, name = call.func.value, call.func.attr
         if name in {"add", "append"} and isinstance(owner, ast.Name | ast.Attribute):
             yield Held(owner, is_identity or name == "add")
 

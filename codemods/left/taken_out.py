@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.left.private_names import is_copy
 from fsdp_migrate.codemods.left.taken import is_known_as_whole
 from fsdp_migrate.codemods.left.taken import taken as parameters_of
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import last_name, values_given
+from fsdp_migrate.facts.file import given, last_name, values_given
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.findings import Action
@@ -50,8 +50,8 @@ def find(context: Context) -> Iterator[Found]:
     found: dict[tuple[ast.AST, str], list[ast.expr | ast.stmt]] = {}
     leaks = [leak for taken_by in _TAKEN_BY for leak in taken_by(context, flow)]
     for leak in (*leaks, *(_children(context) if context.plain else ())):
-        if not is_known_as_whole(context, leak.node):
-            function = context.file.function(leak.node) or context.file.tree
+        function = context.file.function(leak.node) or context.file.tree
+        if not is_known_as_whole(context, leak.node) and not _is_of_others(context, function):
             found.setdefault((function, leak.use), []).append(leak.node)
     for (_, use), nodes in found.items():
         places = sorted({(node.lineno, node.col_offset): node for node in nodes}.items())
@@ -59,6 +59,17 @@ def find(context: Context) -> Iterator[Found]:
         lines = sorted({line for (line, _), _ in places} - {first.lineno})
         others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
         yield Found(RULE, first, Action.MANUAL, f"{USES[use]}{others}")
+
+
+def _is_of_others(context: Context, function: ast.AST) -> bool:
+    """Whether a function shards by FSDP2 beside one that shards by FSDP1, or works before either."""
+    if getattr(function, "name", "") == "param_init_fn":
+        return True  # FSDP1 calls it for whole parameters
+    if not context.references or isinstance(function, ast.Module):
+        return False
+    inside = context.models.constructors(context.file)
+    is_of_both = any(context.file.function(each) is function for each in inside)
+    return "fully_shard(" in context.source(function) and not is_of_both
 
 
 def _leaks(context: Context, flow: Flow) -> Iterator[Leak]:
@@ -86,7 +97,10 @@ def _is_of_model(context: Context, owner: ast.expr, steps: int = 3) -> bool:
     if isinstance(owner, ast.Call) and last_name(owner.func) == "get_submodule":
         return _is_of_model(context, getattr(owner.func, "value", owner.func), steps)
     if isinstance(owner, ast.Name) and steps:
-        return any(_is_part(context, each, steps - 1) for each in _values(context, owner))
+        called = _given_to_instances(context, owner)
+        return any(map(context.can_be_model, called)) or any(
+            _is_part(context, each, steps - 1) for each in _values(context, owner)
+        )
     return False
 
 
@@ -119,15 +133,36 @@ def _values(context: Context, name: ast.Name) -> Iterator[ast.expr]:
         if isinstance(binding, Assigned) and not binding.path:
             yield binding.value
         elif isinstance(binding, Parameter):
-            given = context.models.arguments(binding.function, binding, context.file)
-            yield from (value for file, value in given if file is context.file)
+            passed = context.models.arguments(binding.function, binding, context.file)
+            yield from (value for file, value in passed if file is context.file)
+
+
+def _given_to_instances(context: Context, name: ast.Name) -> Iterator[ast.expr]:
+    """What is given to `__call__`, whose parameter a name is: `meter = Meter()`, `meter(model)`."""
+    file = context.file
+    for binding in file.bindings(name):
+        function = binding.function if isinstance(binding, Parameter) else None
+        cls = file.enclosing_class(name)
+        if function is None or cls is None or getattr(function, "name", "") != "__call__":
+            continue
+        for made in file.calls.get(cls.name, ()):
+            statement = file.parents[made]
+            for target in statement.targets if isinstance(statement, ast.Assign) else ():
+                for call in file.calls.get(last_name(target), ()):
+                    value = given(call, function, name.id)
+                    if value is not None:
+                        yield value
 
 
 def _is_part(context: Context, value: ast.expr, steps: int) -> bool:
     """Whether a value is a part of a model, taken by its path, and not the model."""
     if context.can_be_model(value):
-        return isinstance(value, ast.Subscript)
-    return last_name(value) not in INNER and _is_of_model(context, value, steps)
+        return (
+            isinstance(context.file.parents[value], ast.Call)
+            or isinstance(value, ast.Subscript)
+            or last_name(value) in INNER
+        )
+    return _is_of_model(context, value, steps)
 
 
 _OF_PART = ("weight", "bias", "_parameters", "requires_grad_", *DRAWS_MODULE)
@@ -179,7 +214,22 @@ def _of_states(context: Context, flow: Flow) -> Iterator[Leak]:
             yield from flow.leaks(attribute, Kind.STATES)
 
 
-_TAKEN_BY = (_leaks, _of_parts, _by_path, _of_states)
+def _of_inner(context: Context, flow: Flow) -> Iterator[Leak]:
+    """What leaks of a part that is taken out by its path: `layers = [model.module.head]`."""
+    for name in INNER:
+        for attribute in context.file.attributes.get(name, ()):
+            part: ast.expr = attribute
+            parent = context.file.parents[part]
+            while isinstance(parent, ast.Attribute | ast.Subscript) and parent.value is part:
+                part, parent = parent, context.file.parents[parent]
+            is_called = isinstance(parent, ast.Call) and parent.func is part
+            if part is not attribute and not is_called and context.can_be_model(attribute.value):
+                if isinstance(getattr(part, "ctx", None), ast.Load):
+                    of_layer = last_name(part) in {"weight", "bias"}
+                    yield from flow.leaks(part, Kind.PARAMETER if of_layer else Kind.MODULE)
+
+
+_TAKEN_BY = (_leaks, _of_parts, _of_inner, _by_path, _of_states)
 
 
 def _children(context: Context) -> Iterator[Leak]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.constructor.sharding import NO_SHARD
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.program import Definition, is_module
 from fsdp_migrate.findings import Action
 
@@ -16,6 +16,7 @@ _LOST = (
     "Writes a parameter in forward, which is lost: FSDP2 runs forward on a gathered copy, and NO_SHARD had none. "
     "Use a buffer, or write between steps."
 )
+_MAKING = frozenset({"Parameter", "ParameterDict", "ParameterList"})
 _Method = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -25,16 +26,19 @@ def find(context: Context) -> Iterator[Found]:
         return
     for cls in context.file.of(ast.ClassDef):
         own = _parameters(context, cls)
-        if own and is_module(context.program, Definition(context.file, cls)):
+        if is_module(context.program, Definition(context.file, cls)):
             for method in _run_by_forward(cls):
                 for node in ast.walk(method):
-                    if isinstance(node, ast.Attribute) and _is_written(context, node, own):
-                        yield Found(NO_SHARD, node, Action.MANUAL, _LOST)
+                    if isinstance(node, ast.Name | ast.Attribute) and _is_own(context, node, own):
+                        if _is_written(context, node):
+                            yield Found(NO_SHARD, node, Action.MANUAL, _LOST)
 
 
 def _parameters(context: Context, cls: ast.ClassDef) -> set[str]:
-    """The attributes of a class that are set to an `nn.Parameter`, also in a tuple of them."""
-    found = set()
+    """The attributes of a class that are set to an `nn.Parameter`, also in a tuple of them, and what a layer has."""
+    bases = {path for base in cls.bases for path in context.dotted(base)}
+    is_layer = any(path.startswith("torch.nn.") and path != "torch.nn.Module" for path in bases)
+    found = {"weight", "bias"} if is_layer else set()
     for node in ast.walk(cls):
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -48,7 +52,7 @@ def _made(target: ast.expr, value: ast.expr) -> Iterator[str]:
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         for part, each in zip(target.elts, value.elts, strict=False):
             yield from _made(part, each)
-    elif isinstance(value, ast.Call) and last_name(value.func) == "Parameter":
+    elif isinstance(value, ast.Call) and last_name(value.func) in _MAKING:
         if isinstance(target, ast.Attribute):
             yield target.attr
 
@@ -65,11 +69,23 @@ def _run_by_forward(cls: ast.ClassDef) -> list[_Method]:
     return [methods[name] for name in names]
 
 
-def _is_written(context: Context, parameter: ast.Attribute, own: set[str]) -> bool:
-    """Whether `self.weight` is changed in place: by a method, by an index, by `data`, or by a function of `nn.init`."""
+def _is_own(context: Context, node: ast.expr, own: set[str]) -> bool:
+    """Whether an expression is a parameter of the module: `self.scale`, `self.inner.weight`, and a name for one."""
+    if isinstance(node, ast.Attribute):
+        if getattr(node.value, "id", "") == "self":
+            return node.attr in own
+        root = root_of(node)
+        return node.attr in {"weight", "bias"} and root is not None and root.id == "self"
+    for binding in context.file.bindings(node):
+        value = getattr(binding, "value", getattr(getattr(binding, "node", None), "iter", None))
+        if isinstance(value, ast.Attribute) and _is_own(context, value, own):
+            return True
+    return False
+
+
+def _is_written(context: Context, parameter: ast.expr) -> bool:
+    """Whether a parameter is changed in place: by a method, by an index, by `data`, or by a function of `nn.init`."""
     file = context.file
-    if parameter.attr not in own or getattr(parameter.value, "id", "") != "self":
-        return False
     node: ast.expr = parameter
     parent = file.parents[node]
     while isinstance(parent, ast.Attribute) and parent.attr in {"data", "detach"}:

@@ -23,6 +23,7 @@ from fsdp_migrate.codemods.uses.state_dicts import untyped
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.parameters import loop_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
@@ -55,10 +56,16 @@ _OLDER = (
     "Holds the parameters from before `fully_shard`, which are no longer trained. "
     "Create this optimizer after line {}."
 )
+_GATHERED = (
+    "Raises or is lost after a forward without gradients, which leaves the root's parameters gathered. "
+    "Call `model.reshard()` behind each such forward."
+)
 _NAME = (
     "Is `FSDPBlock` for a sharded module of class `Block`, so comparisons with `Block` fail. "
     "Use `isinstance(module, Block)`."
 )
+# Methods that change a parameter in place.
+_WRITING = ("add_", "copy_", "div_", "fill_", "lerp_", "mul_", "sub_", "zero_")
 
 
 class Line(NamedTuple):
@@ -141,10 +148,36 @@ def _writes(context: Context) -> Iterator[Line]:
     """`p.data = x`."""
     for attribute in context.file.attributes.get("data", ()):
         statement = context.file.parents[attribute]
+        if isinstance(statement, ast.Tuple):  # `p.data, kept = kept, p.data`
+            statement = context.file.parents[statement]
         if isinstance(statement, ast.Assign) and isinstance(attribute.ctx, ast.Store):
             if taken(context, proven=True).is_parameter(attribute.value, context.file):
                 if not is_known_as_whole(context, attribute):
                     yield Line("data_writes", statement, _DATA)
+
+
+def _gathered(context: Context) -> Iterator[Line]:
+    """`p.data.copy_(average)` in a function of its own, such as one that swaps averaged weights in and out."""
+    if not context.program.has(WORDS["sharded_after_forward"]):
+        return
+    for name in _WRITING:
+        for attribute in context.file.attributes.get(name, ()):
+            written = attribute.value
+            if isinstance(written, ast.Attribute) and written.attr == "data":
+                written = written.value
+            if isinstance(written, ast.Name) and _is_swapped(context, attribute, written):
+                if taken(context, proven=True).is_parameter(written, context.file):
+                    if not is_known_as_whole(context, attribute):
+                        yield Line("sharded_after_forward", attribute, _GATHERED)
+
+
+def _is_swapped(context: Context, method: ast.Attribute, written: ast.Name) -> bool:
+    """Whether a function that trains nothing itself writes what a loop takes from a model, as an optimizer does not."""
+    function, loop = context.file.function(method), loop_of(context.file, written)
+    if function is None or loop is None or context.call_of(method) is None:
+        return False
+    text = context.source(function)
+    return "parameters(" in context.source(loop[1]) and ".backward(" not in text
 
 
 def _before(context: Context) -> Iterator[Line]:
@@ -210,4 +243,4 @@ def _applies(context: Context) -> Iterator[Line]:
             yield Line("whole_in_apply", call, "")
 
 
-_FINDERS = (_interface, _states, _writes, _before, _names, _applies)
+_FINDERS = (_interface, _states, _writes, _gathered, _before, _names, _applies)

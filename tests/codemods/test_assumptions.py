@@ -107,6 +107,26 @@ def test_flat_parameters_lacked_attributes_under_fsdp1_too(given: str, tmp_path:
     )
 
 
+@pytest.mark.parametrize("write", ["p.data.copy_(average)", "p.copy_(average)", "p.data.mul_(0.9)"])
+def test_parameters_that_a_function_writes_around_a_forward_without_gradients(
+    write: str, tmp_path: Path
+) -> None:
+    swap = f"\n\ndef swap(model, average):\n    for p in model.parameters():\n        {write}\n"
+    run = "    swap(model, 1)\n    with torch.no_grad(): model(1)\n"
+    found = _assumed(tmp_path, TRAIN + run + swap)
+    said = [text for texts in found.values() for text in texts]
+    assert sum("leaves the root's parameters gathered" in text for text in said) == 1
+    found = _assumed(tmp_path, TRAIN + "    swap(model, 1)\n" + swap)
+    assert "leaves the root's parameters gathered" not in str(found)
+
+
+def test_data_that_is_swapped_with_other_data_has_no_effect(tmp_path: Path) -> None:
+    found = _assumed(
+        tmp_path, f"{TRAIN}    for p in model.parameters(): p.data, kept = kept, p.data\n"
+    )
+    assert "Has no effect" in str(found)
+
+
 def test_attributes_before_enable_wrap_are_lost_unless_its_parameters_are_flat(
     tmp_path: Path,
 ) -> None:

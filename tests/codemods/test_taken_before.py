@@ -41,6 +41,14 @@ def marked(folder: Path, code: str, form: str) -> set[str]:
             "lr = rate[id(q)]",
         ),
         ("known = {id(p) for p in net.head.parameters()}", "seek(known)"),
+        (
+            "rate = {}\nfor m, lr in ((net.head, 1), (net.body, 2)):\n    rate.update({p: lr for p in m.parameters()})",
+            "lr = rate.get(q)",
+        ),
+        (
+            "order = OrderedDict((p, i) for i, p in enumerate(net.parameters()))",
+            "lr = order.get(q)",
+        ),
         ("known = set()\nfor p in net.parameters():\n    known.add(p)", "seek(known)"),
     ],
 )
@@ -48,6 +56,8 @@ def test_keys_are_lost_in_each_form(before: str, behind: str, tmp_path: Path) ->
     code = f"{before}\n{WRAP}{behind}  # HERE"
     for form in ("auto", "torch", "bridge"):
         assert marked(tmp_path, code, form) == {"Has parameters"}
+        flat = code.replace("use_orig_params=True", "use_orig_params=False")
+        assert marked(tmp_path, flat, form) == set()  # FSDP1's model had none of them either
 
 
 @pytest.mark.parametrize(
@@ -61,6 +71,11 @@ def test_keys_are_lost_in_each_form(before: str, behind: str, tmp_path: Path) ->
             "torch.optim.AdamW(parts['head'])",
         ),
         ("head = net.head.weight", "head.grad = None"),
+        ("late = []\nfor m in net.blocks:\n    late.extend(m.parameters())", "unfreeze(late)"),
+        (
+            "def of(module):\n    return [p for p in module.parameters()]\nparams = of(net)",
+            "clip(params)",
+        ),
     ],
 )
 def test_lists_are_kept_by_all_but_the_torch_form(before: str, behind: str, tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ def test_values_that_are_read(code: str, tmp_path: Path) -> None:
         "any(n.startswith(each) for each in prefixes)",
         'n.partition(".")[0] == "head"',
         'f"model.{n}" == "model.head.weight"',
+        '{"lr": 1, "rates": {"head.weight": 2}}["rates"].get(n)',
+        'config["rates"].get(n)',
+        "layer_of(n) > 2",
     ],
 )
 def test_names_that_had_a_prefix(test: str, tmp_path: Path) -> None:
@@ -122,6 +125,29 @@ def test_names_by_other_ways(code: str, tmp_path: Path) -> None:
         ),
         ("getattr(model.module, part).requires_grad_(False)  # HERE", "Now freezes"),
         (
+            "part = model.module.get_submodule('head')\npart.requires_grad_(False)  # HERE",
+            "Now freezes",
+        ),
+        (
+            "inner = model._fsdp_wrapped_module\ninner.head.bias.requires_grad = False  # HERE",
+            "Now freezes",
+        ),
+        (
+            "layers = [model.module.head]\nfor layer in layers:\n    for p in layer.parameters():\n"
+            "        p.requires_grad_(False)  # HERE",
+            "Now freezes",
+        ),
+        (
+            "def freeze(*parts):\n    for part in parts:\n        part.requires_grad_(False)  # HERE\n"
+            "freeze(model.module.head)",
+            "Now freezes",
+        ),
+        (
+            "for child in model.module.children():\n    if isinstance(child, nn.Linear):\n"
+            "        child.weight.requires_grad = False  # HERE",
+            "Now freezes",
+        ),
+        (
             "for m in model.modules():\n    for n, p in m._parameters.items():\n        p.requires_grad_(False)  # HERE",
             "Now freezes",
         ),
@@ -142,7 +168,6 @@ def test_flat_parameters(code: str, use: str, tmp_path: Path) -> None:
     [
         ("for m in model.modules():\n    nn.init.normal_(m.weight)  # HERE", "Draws random"),
         ("for m in model.modules():\n    rate = RATES.get(type(m))  # HERE", "Looks up"),
-        ("for m in model.modules():\n    rate = RATES[m.__class__]  # HERE", "Looks up"),
         (
             "def rates(module, lr):\n    for child in module.children():  # HERE\n        rates(child, lr / 2)\n"
             "rates(model, 0.4)",
@@ -167,6 +192,10 @@ def test_flat_parameters(code: str, use: str, tmp_path: Path) -> None:
             "Now finds",
         ),
         ("number = len(list(model.modules()))  # HERE", "Counts modules,"),
+        (
+            "for m in model.modules():\n    cls = type(m)  # HERE\n    rate = RATES[cls]  # HERE",
+            "Looks up",
+        ),
         (
             "optimizer = torch.optim.AdamW(model.parameters())\n"
             "size = sum(optimizer.state[p]['exp_avg'].norm() for p in model.parameters())  # HERE",
@@ -200,6 +229,9 @@ def test_other_uses(code: str, use: str, tmp_path: Path) -> None:
         "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # HERE",
         "for m in other.modules():\n    total += m.weight.norm()  # HERE",
         "for child in model.children():  # HERE\n    child.eval()",
+        "for n, p in model.named_parameters():\n    rank0_print(n)  # HERE",
+        "for n, p in model.named_parameters():\n    n = clean_tensor_name(n)  # HERE",
+        "found = {'all': {}}\nfor n, p in model.named_parameters():\n    found['all'][n] = p  # HERE",
         "leaf = [n.split('.')[-1] for n, p in model.named_parameters()]  # HERE",
         "kept = {n: p.detach() for n, p in model.named_parameters()}\nfor n in kept:\n    kept[n].mul_(0.9)  # HERE",
         "def groups(model):\n    return [p for p in model.parameters()], 0.1\nparams, decay = groups(model)\n"
@@ -207,6 +239,10 @@ def test_other_uses(code: str, use: str, tmp_path: Path) -> None:
         "for p in model.parameters():\n    p.requires_grad_(False)  # HERE",
         "step = [optimizer.state[p]['step'] for p in model.parameters()]  # HERE",
         "names = [n for n, p in model.named_parameters()]\njson.dumps(names)  # HERE",
+        "norms = [m for m in model.modules() if isinstance(m, nn.LayerNorm)]\n"
+        "for i, m in enumerate(norms):  # HERE\n    print(i)",
+        "def param_init_fn(module):\n    nn.init.zeros_(module.weight)  # HERE\nparam_init_fn(model[0])",
+        "def shard(model):\n    fully_shard(model)\n    print(model.weight.norm())  # HERE\nshard(model)",
     ],
 )
 def test_what_means_the_same_is_safe(code: str, tmp_path: Path) -> None:
@@ -241,3 +277,42 @@ def test_wrappers_are_still_there_on_the_bridge(code: str, bridge: bool, tmp_pat
     codes = [f.code for f in analysed(tmp_path, program, form="bridge").findings]
     assert ("FSDP529" in codes) == bridge
     assert "FSDP529" in [f.code for f in analysed(tmp_path, program).findings]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "rates = [RATES[m.__class__] for m in model.modules()]",
+        "rates = [RATES.get(m._get_name()) for m in model.modules()]",
+    ],
+)
+def test_like_fsdp1_keeps_what_a_module_says_of_its_class(code: str, tmp_path: Path) -> None:
+    program = HEAD.format(original=True) + code + "\n"
+    said = "Looks up the exact class"
+    for form, is_found in (("torch", True), ("auto", False), ("bridge", False)):
+        found = analysed(tmp_path, program, form=form).findings
+        assert any(f.message.startswith(said) for f in found) == is_found
+
+
+@pytest.mark.parametrize("strategy", ["NO_SHARD", "FULL_SHARD"])
+def test_shapes_are_as_before_where_each_rank_had_whole_parameters(
+    strategy: str, tmp_path: Path
+) -> None:
+    program = HEAD.format(original=f"True, sharding_strategy=ShardingStrategy.{strategy}")
+    program = program.replace(
+        "import FullyShardedDataParallel as FSDP",
+        "import FullyShardedDataParallel as FSDP, ShardingStrategy",
+    )
+    program += "decay = [p for p in model.parameters() if p.ndim > 1]\nrow = model.head.weight[0]\n"
+    codes = [f.code for f in analysed(tmp_path, program).findings]
+    assert codes.count("FSDP507") == (0 if strategy == "NO_SHARD" else 2)
+
+
+def test_a_hook_before_forward_sees_inputs_that_are_cast(tmp_path: Path) -> None:
+    program = (
+        HEAD.format(original="True, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16)")
+        + "model.register_forward_pre_hook(look)\nother.register_forward_pre_hook(look)\n"
+    )
+    for form, number in (("auto", 1), ("torch", 1), ("bridge", 0)):
+        found = analysed(tmp_path, program, form=form).findings
+        assert sum(f.message.startswith("Now sees inputs") for f in found) == number

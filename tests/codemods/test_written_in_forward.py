@@ -51,6 +51,8 @@ def found(folder: Path, strategy: str = "NO_SHARD", form: str = "auto", **code: 
         "self.scale.detach().mul_(0.9)",
         "self.scale += 1",
         "nn.init.ones_(self.scale)",
+        "scale = self.scale; scale.data.clamp_(0, 1)",
+        "self.inner.weight.mul_(0.9)",
     ],
 )
 def test_each_write_is_found_in_each_form(write: str, tmp_path: Path) -> None:
@@ -72,3 +74,14 @@ def test_each_write_is_found_in_each_form(write: str, tmp_path: Path) -> None:
 )
 def test_reads_and_buffers_are_safe(line: str, tmp_path: Path) -> None:
     assert found(tmp_path, forward=line) == 0
+
+
+def test_a_layer_has_parameters_of_its_own(tmp_path: Path) -> None:
+    program = PROGRAM.format(
+        start="pass", other="pass", forward="self.weight.mul_(2)", strategy="NO_SHARD"
+    )
+    said = [f.code for f in analysed(tmp_path, program.replace("nn.Module", "nn.Linear")).findings]
+    assert (
+        said.count("FSDP103")
+        == [f.code for f in analysed(tmp_path, program).findings].count("FSDP103") + 1
+    )

@@ -149,6 +149,19 @@ def test_a_strategy_by_name_is_one_of_a_framework(text: str, expected: str) -> N
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "precision: bf16\nparallel_strategy: fsdp\n",
+        "precision: 16\nmy_strategy: fsdp\ndevices: 4\n",
+        "strategy: fsdp\nlr: 0.1\n",
+    ],
+)
+def test_a_strategy_of_no_trainer_is_none_of_lightning(text: str) -> None:
+    report = analyse_source(Source(Path("/nowhere/a.yaml"), "a.yaml", text.encode()))
+    assert report.findings == []
+
+
+@pytest.mark.parametrize(
     ("name", "first"),
     [("launch", "#!/bin/sh"), ("run", "#!/usr/bin/env bash"), ("a.sbatch", ""), ("b.bash", "")],
 )
