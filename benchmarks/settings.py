@@ -120,24 +120,23 @@ def asked(
         "pinned": [after for after, _ in pinned],
         "open": [after for after, _ in free],
     }
-    meanings: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as made:
         for side, written in texts.items():
             folder = Path(made, side)
             folder.mkdir()
             for number, (shape, text) in enumerate(zip(shapes, written, strict=True)):
                 (folder / f"{number:02}.{shape.ending}").write_text(text)
-            command = [python, str(TESTS / "meanings.py"), str(folder), library]
-            command += [str(package)] if package else []
-            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-            meanings[side] = json.loads(done.stdout)
+        command = [python, str(TESTS / "meanings.py"), made, library]
+        command += [str(package)] if package else []
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        means = json.loads(done.stdout)
     found = {}
     for number, shape in enumerate(shapes):
         name = f"{number:02}.{shape.ending}"
         found[shape.title] = {
-            "before": meanings["before"][name],
-            "pinned": {**_of(pinned[number]), "means": meanings["pinned"][name]},
-            "open": {**_of(free[number]), "means": meanings["open"][name]},
+            "before": means[f"before/{name}"],
+            "pinned": {**_of(pinned[number]), "means": means[f"pinned/{name}"]},
+            "open": {**_of(free[number]), "means": means[f"open/{name}"]},
         }
     return found
 

@@ -67,8 +67,9 @@ CODEMODS: dict[str, tuple[str, ...]] = {
     "left.written_in_forward": ("NO_SHARD", "Parameter("),
     "libraries.settings": (
         *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "Plugin"),
-        *("ACCELERATE_USE_FSDP", "fsdp_plugin", "strategy"),
+        *("ACCELERATE_USE_FSDP", "fsdp_plugin", "strategy", "--fsdp"),
     ),
+    "libraries.commands": ("--fsdp", "--use_fsdp", "--use-fsdp"),
     "libraries.lightning": ("lightning",),
     "libraries.composer": ("composer", "parallelism_config"),
     "libraries.prepared": ("_", ".module", "prepare", "isinstance", *_OF_PARAMETERS),

@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.left import dynamic_names
 from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.configuration import composer
+from fsdp_migrate.configuration.commands import commands
 from fsdp_migrate.configuration.edits import edits_of
 from fsdp_migrate.configuration.launching import OF_VERL, launches
 from fsdp_migrate.configuration.project import Project
@@ -87,13 +88,28 @@ class _File:
         self.outcome = Outcome(after=self.text)
 
     def run(self) -> None:
-        is_shell = self.source.ending == ".sh"
-        for line in launches(self.text, is_shell) if not self.is_json else ():
-            self.say(line.rule, (line.start, line.end), line.message, Action.MANUAL)
-            self.outcome.sets_fsdp |= line.rule == rules.FLAGS
-        if is_shell:
+        lines = self.launches()
+        if self.source.ending == ".sh":
             return
         roots = self.read(self.text)
+        for place, message in commands(roots, self.project):
+            if self.place(place[0])[0] not in lines:
+                self.say(rules.FLAGS, place, message, Action.MANUAL)
+                self.outcome.sets_fsdp = True
+        self.settings(roots)
+
+    def launches(self) -> set[int]:
+        """Commands in the text, and the lines on which they were found."""
+        found = set()
+        is_shell = self.source.ending == ".sh"
+        for line in launches(self.text, self.project, is_shell) if not self.is_json else ():
+            self.say(line.rule, (line.start, line.end), line.message, Action.MANUAL)
+            self.outcome.sets_fsdp |= line.rule == rules.FLAGS
+            found.add(self.place(line.start)[0])
+        return found
+
+    def settings(self, roots: Sequence[Value]) -> None:
+        """Settings by name, which are rewritten where they can be."""
         self.outcome.sets_fsdp |= any(sets_fsdp(root) for root in roots)
         changes: list[Change] = []
         edits: list[Edit] = []

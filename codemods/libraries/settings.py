@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.constructor.options import policy_source
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries import rules
+from fsdp_migrate.codemods.libraries.words import given, has_words, is_computed
 from fsdp_migrate.codemods.rule import Found, Import
 from fsdp_migrate.configuration import table, tree
 from fsdp_migrate.configuration.edits import edits_of
@@ -53,13 +54,9 @@ def find(context: Context) -> Iterator[Found]:
     for call in file.of(ast.Call):
         if imported or any(str(keyword.arg).startswith("fsdp") for keyword in call.keywords):
             yield from reader.call(call)
-    for field in file.of(ast.AnnAssign):  # of a dataclass that extends TrainingArguments
-        if isinstance(field.target, ast.Name) and field.target.id == "fsdp":
-            given = field.value
-            default = keyword(given, "default") if isinstance(given, ast.Call) else given
-            if isinstance(default, ast.Constant) and table.options_of(default.value):
-                message = f"Selects FSDP1 by default. Write `True` here. In `fsdp_config`, {table.STRATEGY}."
-                yield Found(rules.TRANSFORMERS, field, Action.MANUAL, message)
+    for place, value in given(file):
+        if has_words(value) and not only_reads(context, place):
+            yield Found(rules.TRANSFORMERS, place, Action.MANUAL, reader.of_words)
     if not is_accelerates(context):
         yield from _of_plugin(file)
         yield from _of_environment(context)
@@ -88,7 +85,7 @@ def _of_environment(context: Context) -> Iterator[Found]:
     for place, name, value in _variables(file):
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
             given = str(value.value) if isinstance(value, ast.Constant) else UNSURE
-            said = said_of(name.value, given)
+            said = said_of(name.value, given, project_of(context))
             # With a version the program knows both: what is left out for version 2 has no meaning there.
             if said and ("FSDP_VERSION" not in file.text or is_left_out(name.value)):
                 yield Found(rules.FLAGS, place, Action.MANUAL, said)
@@ -113,7 +110,7 @@ def _variables(file: File) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
         yield from ((each, ast.Constant(each.arg), each.value) for each in call.keywords)
 
 
-def _only_reads(context: Context, node: ast.AST) -> bool:
+def only_reads(context: Context, node: ast.AST) -> bool:
     """Whether a test checks how settings are read, and trains nothing: the old ones are what it is about."""
     file = context.file
     if not is_test(str(file.path)):
@@ -122,12 +119,6 @@ def _only_reads(context: Context, node: ast.AST) -> bool:
     inside = (f for f in file.of(ast.FunctionDef) if f.lineno <= at <= (f.end_lineno or at))
     test = next((each for each in inside if each.name.startswith("test")), None)
     return _STARTS.search(file.source(test) if test else file.text) is None
-
-
-def _is_conditional(value: ast.expr) -> bool:
-    """`"full_shard" if ... else ""`."""
-    branches = (value.body, value.orelse) if isinstance(value, ast.IfExp) else ()
-    return any(isinstance(each, ast.Constant) and table.options_of(each.value) for each in branches)
 
 
 def project_of(context: Context) -> Project:
@@ -147,20 +138,28 @@ class _Reader:
         self._seen: set[tree.Span] = set()
         self.project = project_of(context)
 
+    @property
+    def of_words(self) -> str:
+        """What to do with words of transformers' `fsdp` that stand alone."""
+        if old := self.project.too_old(rules.TRANSFORMERS):
+            return old
+        how = "Write `True` here" if self.project.has_flag else "Keep it"
+        return f"Selects FSDP1. {how}, and in `fsdp_config`, {table.STRATEGY}."
+
     def call(self, call: ast.Call) -> Iterator[Found]:
         """Findings about the arguments of a call."""
-        if _only_reads(self.context, call):
+        if only_reads(self.context, call):
             return
-        given = {keyword.arg: keyword for keyword in call.keywords}
+        arguments = {keyword.arg: keyword for keyword in call.keywords}
         path = next(iter(self.context.dotted(call.func)), "")
         if path.startswith("accelerate.") and path.endswith(".FullyShardedDataParallelPlugin"):
             yield from self.plugin(call)
-        elif {"fsdp", "fsdp_config"} & given.keys():
+        elif {"fsdp", "fsdp_config"} & arguments.keys():
             found = list(self.section(call))
             yield from found
-            if not found and "fsdp" in given and _is_conditional(given["fsdp"].value):
-                message = f"Selects FSDP1. Write `True` here. In `fsdp_config`, {table.STRATEGY}."
-                yield Found(rules.TRANSFORMERS, given["fsdp"], Action.MANUAL, message)
+            words = arguments.get("fsdp")
+            if not found and words is not None and is_computed(words.value):
+                yield Found(rules.TRANSFORMERS, words, Action.MANUAL, self.of_words)
 
     def plugin(self, call: ast.Call) -> Iterator[Found]:
         settings = from_call(self.file, call, self.resolve)
@@ -172,7 +171,7 @@ class _Reader:
 
     def section(self, node: ast.Call | ast.Dict) -> Iterator[Found]:
         """Findings about a section, each once: calls first, then the remaining dictionaries."""
-        if self.file.span(node) in self._seen or _only_reads(self.context, node):
+        if self.file.span(node) in self._seen or only_reads(self.context, node):
             return
         if isinstance(node, ast.Call):
             home: tree.Value = from_call(self.file, node, self.resolve)
@@ -217,7 +216,7 @@ class _Reader:
         is_set = _STRATEGIES(text) and OF_VERL(text)
         for found in _STRATEGY.finditer(text) if is_set else ():
             place, line = self.at(found.span()), text[: found.start()].rpartition("\n")[2]
-            if "#" in line or "def " in line or _only_reads(self.context, place):
+            if "#" in line or "def " in line or only_reads(self.context, place):
                 continue
             if found["sign"] != "==":
                 said = f"Selects FSDP1 in verl. Set `{found['name']}` to `fsdp2`."

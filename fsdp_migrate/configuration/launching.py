@@ -3,13 +3,16 @@
 A shell is no language to rewrite by pattern: each place is reported with the text to write.
 """
 
+import json
 import re
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.configuration import table
+from fsdp_migrate.configuration.project import Project
 from fsdp_migrate.search import Search
 
 _WORD = re.compile(r"[fF][sS][dD][pP]")
@@ -32,6 +35,7 @@ LEFT_OUT = "Has no use under FSDP2: {}. Remove it."
 _SEPARATOR = re.compile(r"&&|[;|]")
 _SCRIPT = re.compile(r"[\w}]\.py\b|(?:^|\s)(?:-m|--module)[ \t]+(?!accelerate)\w")
 _OF_TRAINER = re.compile(rf"--fsdp[= \t]+[\"']?(?:{'|'.join(sorted(table.OPTIONS))})\b")
+_PATH = re.compile(r"--fsdp_config[= \t]+[\"']?([^\s\"'{]+)")
 _STRATEGIES = ("sharding_strategy", "reshard_after_forward")
 # Some word that only a script or a configuration for verl has.
 OF_VERL = Search(r"actor_rollout_ref|\bverl\b|ppo_mini_batch|ppo_micro_batch|param_offload")
@@ -47,7 +51,7 @@ class Line:
     message: str
 
 
-def launches(text: str, is_script: bool = True) -> Iterator[Line]:
+def launches(text: str, project: Project, is_script: bool = True) -> Iterator[Line]:
     """What sets FSDP1 in a shell script, or in a workflow, whose steps hold commands in pieces."""
     for start, end in _commands(text):
         for pattern in (_FLAG, _STRATEGY):
@@ -61,17 +65,28 @@ def launches(text: str, is_script: bool = True) -> Iterator[Line]:
                         said = f"Selects FSDP1 in verl. Write `{name[0]}=fsdp2`."
                         yield Line(rules.VERL, found.start() - len(name[0]), found.end(), said)
                 elif not _is_second(text, start, end, is_script):
-                    of_fsdp1 = "" if _is_own(found, text, start, end) else _said_of(found)
+                    is_own = _is_own(found, text, start, end)
+                    of_fsdp1 = "" if is_own else _said_of(found, text[start:end], project)
                     is_switch = found["flag"] and _named(found) == "use_fsdp"
                     last = found.end("flag") if is_switch else found.end()
                     if of_fsdp1:
                         yield Line(rules.FLAGS, found.start(), last, of_fsdp1)
 
 
-def said_of(variable: str, value: str) -> str:
+def of_words(words: Sequence[str], project: Project) -> Iterator[tuple[int, Line]]:
+    """What sets FSDP1 in the words of a command, each with the place of its word."""
+    quoted = [f'"{word}"' if re.search(r"\s", word) and '"' not in word else word for word in words]
+    starts = [0]
+    for word in quoted:
+        starts.append(starts[-1] + len(word) + 1)
+    for line in launches(" ".join(quoted), project):
+        yield bisect(starts, line.start) - 1, line
+
+
+def said_of(variable: str, value: str, project: Project) -> str:
     """What to write for a variable of the environment; "" where it is no setting of FSDP1."""
     found = _FLAG.fullmatch(f"{variable}={value}")
-    return _said_of(found) if found and found["flag"] is None else ""
+    return _said_of(found, "", project) if found and found["flag"] is None else ""
 
 
 def is_left_out(variable: str) -> bool:
@@ -79,8 +94,10 @@ def is_left_out(variable: str) -> bool:
     return variable.removeprefix("ACCELERATE_").lower().removeprefix("fsdp_") in table.REMOVED
 
 
-def _said_of(found: re.Match[str]) -> str:
+def _said_of(found: re.Match[str], command: str, project: Project) -> str:
     value = (found["value"] or found["set"] or "").strip("\"'")
+    if found["flag"] is not None and _named(found) == "fsdp":
+        return _said_of_trainer(table.options_of(value), command, project)
     return _said(_named(found), value, is_flag=found["flag"] is not None)
 
 
@@ -142,32 +159,45 @@ def _said(name: str, value: str, *, is_flag: bool) -> str:
         return "Selects FSDP1. Write `2`." if value == "1" else ""
     if name == "state_dict_type":
         return table.LOCAL if value.upper() in ("LOCAL_STATE_DICT", "2") else ""
-    if name == "fsdp":
-        return _said_of_strategy(name, value, table.options_of(value), is_flag=is_flag)
-    if name in _STRATEGIES:
-        return _said_of_strategy(name, value, [value], is_flag=is_flag)
-    return ""
+    return _said_of_strategy(name, value, is_flag=is_flag) if name in _STRATEGIES else ""
 
 
-def _said_of_strategy(name: str, value: str, words: list[str], *, is_flag: bool) -> str:
-    """What to write for a flag or a variable that gives a strategy, among other options."""
-    version = _setting(is_flag, "version", "2")
-    strategies = [strategy for word in words if (strategy := table.strategy_of(word))]
-    if "NO_SHARD" in strategies:
+def _said_of_strategy(name: str, value: str, *, is_flag: bool) -> str:
+    """What to write for a flag or a variable that gives a strategy."""
+    strategy = table.strategy_of(value)
+    if strategy is None:
+        is_unknown = bool(value) and name == "sharding_strategy"
+        return f"This is a setting of FSDP1. Instead, {table.STRATEGY}." if is_unknown else ""
+    if strategy == "NO_SHARD":
         return table.UNSHARDED
-    said = table.STRATEGY
-    if name == "fsdp":
-        said = f"in `fsdp_config`, {said}"
-    if strategies and name != "fsdp":
-        freed = str(table.reshards(strategies[0])).lower()
-        said = f"write `{_setting(is_flag, 'reshard_after_forward', freed)}` and `{version}`"
-    if "offload" in words:
-        said += ", and `cpu_offload`"
-    said = f"This is a setting of FSDP1. Instead, {said}."
-    if any(strategy.startswith("HYBRID") for strategy in strategies):
-        said += f" Without a `parallelism_config` it shards over all nodes: {table.SIZES}."
-    is_unknown = bool(value) and name == "sharding_strategy"
-    return said if strategies or is_unknown or (words and name == "fsdp") else ""
+    freed = str(table.reshards(strategy)).lower()
+    said = f"write `{_setting(is_flag, 'reshard_after_forward', freed)}` and `{_setting(is_flag, 'version', '2')}`"
+    return f"This is a setting of FSDP1. Instead, {said}.{_of_mesh(strategy)}"
+
+
+def _said_of_trainer(words: list[str], command: str, project: Project) -> str:
+    """What to write for transformers' `--fsdp`, whose words the releases read in different ways."""
+    strategies = [strategy for word in words if (strategy := table.strategy_of(word))]
+    if not words or "NO_SHARD" in strategies:
+        return table.UNSHARDED if words else ""
+    strategy = strategies[0] if strategies else "FULL_SHARD"
+    freed = table.reshards(strategy)
+    mesh = _of_mesh(strategy)
+    if old := project.too_old_for_trainer(str(freed).lower()):
+        return f"{old}{mesh}"
+    path = _PATH.search(command)
+    if path:
+        said = f"Selects FSDP1. Write version 2 into `{path[1]}`, and `reshard_after_forward: {str(freed).lower()}`."
+        return "" if project.is_second(path[1]) and not mesh else f"{said}{mesh}"
+    # Each release reads the words; 5.24.0 refuses `--fsdp true`.
+    settings = json.dumps({"version": 2, "reshard_after_forward": freed})
+    return f"Selects FSDP1. Keep it, and add `--fsdp_config '{settings}'`.{mesh}"
+
+
+def _of_mesh(strategy: str) -> str:
+    if not strategy.startswith("HYBRID"):
+        return ""
+    return f" Without a `parallelism_config` it shards over all nodes: {table.SIZES}."
 
 
 def _setting(is_flag: bool, name: str, value: str) -> str:

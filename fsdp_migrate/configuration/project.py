@@ -77,11 +77,16 @@ class Project:
         known = f"Accelerate has `parallelism_config` only since {first}, and the project allows {releases.said}"
         return f"HYBRID_SHARD needs a mesh: {known}. Raise that requirement, then run fsdp-migrate again."
 
-    @property
-    def has_environment(self) -> bool:
-        """Whether FSDP_VERSION=2 makes transformers' Trainer shard by FSDP2, in its releases that read no other version."""
+    def too_old_for_trainer(self, freed: str) -> str:
+        """As `too_old` for transformers, with what its Trainer reads from the environment where it reads no other version."""
+        said = self.too_old(rules.TRANSFORMERS)
         is_old = self.takes("transformers").all_before(TRANSFORMERS_TRAINER)
-        return not is_old and not self.takes("accelerate").all_before(ACCELERATE_VERSION)
+        if not said or is_old or self.takes("accelerate").all_before(ACCELERATE_VERSION):
+            return said
+        return (
+            f"{said} Or launch it with `FSDP_VERSION=2`, `FSDP_RESHARD_AFTER_FORWARD={freed}` "
+            "and `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT`."
+        )
 
     def is_second(self, name: str) -> bool:
         """Whether a JSON file that settings name is there and is version 2."""

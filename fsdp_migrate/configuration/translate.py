@@ -114,13 +114,10 @@ class _Translation:
 
     def release(self, strategy: str | None) -> None:
         """That a release which the project takes reads a version at all."""
-        old = self.project.too_old(self.rule)
-        if old and self.rule == rules.TRANSFORMERS and self.project.has_environment:
-            freed = _shown(table.reshards(strategy or "FULL_SHARD"))
-            old += (
-                f" Or launch it with `FSDP_VERSION=2`, `FSDP_RESHARD_AFTER_FORWARD={freed}`"
-                " and `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT`."
-            )
+        freed = _shown(table.reshards(strategy or "FULL_SHARD"))
+        is_trainers = self.rule == rules.TRANSFORMERS
+        project = self.project
+        old = project.too_old_for_trainer(freed) if is_trainers else project.too_old(self.rule)
         if old:
             raise Stays(None, old)
 

@@ -28,7 +28,7 @@ _MACHINE = SimpleNamespace(num_machines=1, num_processes=1)
 def main(folder: Path, library: str, axolotl: Path | None) -> None:
     """Reads all files and prints what they mean."""
     found = {}
-    for file in sorted(folder.iterdir()):
+    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
         environment = {k: v for k, v in os.environ.items() if "FSDP" not in k}
         with (
             mock.patch.dict(os.environ, environment, clear=True),
@@ -37,9 +37,11 @@ def main(folder: Path, library: str, axolotl: Path | None) -> None:
             contextlib.redirect_stdout(io.StringIO()),
         ):
             try:
-                found[file.name] = meaning(file, library, axolotl)
+                found[str(file.relative_to(folder))] = meaning(file, library, axolotl)
             except Exception as error:
-                found[file.name] = f"{type(error).__name__}: {error}".splitlines()[0]
+                found[str(file.relative_to(folder))] = (
+                    f"{type(error).__name__}: {error}".splitlines()[0]
+                )
     json.dump(found, sys.stdout)
 
 

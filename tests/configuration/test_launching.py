@@ -42,11 +42,11 @@ def said(text: str, name: str = "run.sh") -> list[str]:
         ("accelerate launch --fsdp_reshard_after_forward SHARD_GRAD_OP a.py", ["`--fsdp_reshard_after_forward false` and"]),
         ("accelerate launch --fsdp_state_dict_type LOCAL_STATE_DICT a.py", ["SHARDED_STATE_DICT or"]),
         ("accelerate launch --use_fsdp --fsdp_sharding_strategy no_shard a.py", ["Add", "DistributedDataParallel"]),
-        ('torchrun train.py --fsdp "shard_grad_op auto_wrap offload"', ["and `cpu_offload`"]),
+        ('torchrun train.py --fsdp "shard_grad_op auto_wrap offload"', ["Keep it, and add `--fsdp_config '{"]),
         ("torchrun train.py --fsdp hybrid_shard", [MESH]),
         (
             "torchrun train.py --fsdp 'full_shard auto_wrap' --fsdp_transformer_layer_cls_to_wrap GPT2Block",
-            ["in `fsdp_config`", "Move it into `fsdp_config` as `transformer_layer_cls_to_wrap`"],
+            ["Keep it, and add", "Move it into `fsdp_config` as `transformer_layer_cls_to_wrap`"],
         ),
         ("accelerate launch --use_fsdp --fsdp_transformer_layer_cls_to_wrap GPT2Block a.py", ["Add `--fsdp_version 2`"]),
         ("FSDP_SYNC_MODULE_STATES=true python train.py", ["with `cpu_ram_efficient_loading`, otherwise"]),
@@ -261,3 +261,77 @@ def test_other_words_are_no_strategy_of_lightning(code: str) -> None:
     text = f"from lightning.pytorch import Trainer\n\n{code}\n"
     report = analyse_source(Source(Path("/nowhere/a.py"), "a.py", text.encode()))
     assert report.findings == []
+
+
+LISTED = {
+    "launch.json": '{"configurations": [{"args": ["--bf16", "--fsdp", "full_shard auto_wrap"],}]} // a comment\n',
+    "job.yaml": 'args: ["--bf16", "--fsdp", "full_shard auto_wrap"]\n',
+    "job2.yaml": "args:\n  - --bf16\n  - --fsdp\n  - full_shard auto_wrap\n",
+    "run.py": 'import subprocess\n\nsubprocess.run(["torchrun", "t.py", "--fsdp", "full_shard auto_wrap", *more])\n',
+    "text.py": "command = \"torchrun train.py --fsdp 'full_shard auto_wrap'\"\n",
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_a_command_in_pieces_is_read(name: str) -> None:
+    (found,) = said(LISTED[name], name)
+    assert "Keep it, and add `--fsdp_config '{" in found
+
+
+def test_an_environment_in_json_is_read() -> None:
+    text = '{"env": {"ACCELERATE_USE_FSDP": "true", "FSDP_SHARDING_STRATEGY": "2"}}\n'
+    assert [
+        "Add `FSDP_VERSION=2`" in each or "FORWARD=false" in each for each in said(text, "l.json")
+    ] == [True, True]
+    assert said(text.replace('{"ACC', '{"FSDP_VERSION": 2, "ACC'), "l.json") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'parser.add_argument("--fsdp", default="")\nparser.add_argument("--use_fsdp", action="store_true")\n',
+        '"""Run it by `train.py --fsdp full_shard`."""\n',
+        'command = ["torchrun", "train.py", "--fsdp", "true"]\n',
+        'config["fsdp"] = True\narguments.fsdp = None\n',
+        'def make(fsdp="", *, kind="full_shard"):\n    pass\n',
+    ],
+)
+def test_python_that_sets_no_fsdp1(text: str) -> None:
+    assert said(text, "a.py") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'config["fsdp"] = "full_shard auto_wrap"\n',
+        'arguments.fsdp = ["shard_grad_op"]\n',
+        'parser.add_argument("--fsdp", default="full_shard auto_wrap")\n',
+        'def make(name, *, fsdp="full_shard"):\n    pass\n',
+        'arguments = TrainingArguments(fsdp=f"{strategy} auto_wrap")\n',
+        'arguments = TrainingArguments(fsdp="full_shard auto_wrap" if gpus > 1 else "")\n',
+        'class Arguments(TrainingArguments):\n    fsdp: str = "full_shard"\n',
+    ],
+)
+def test_words_that_stand_alone_have_a_finding(text: str) -> None:
+    (found,) = said(text, "a.py")
+    assert "Selects FSDP1. Keep it, and in `fsdp_config`, write version 2" in found
+
+
+@pytest.mark.parametrize(
+    ("needs", "expected"),
+    [
+        ("transformers>=5.10", "Keep it, and add `--fsdp_config '{"),
+        ("transformers==5.2", "Keep it, and add `--fsdp_config '{\"version\": 2, \"reshard_after_forward\": true}'"),
+        ("transformers==4.57.1", "Or launch it with `FSDP_VERSION=2`, `FSDP_RESHARD_AFTER_FORWARD=true`"),
+        ("transformers==4.40", "Raise that requirement, then run fsdp-migrate again."),
+    ],
+)  # fmt: skip
+def test_a_flag_is_of_the_releases(needs: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text(needs)
+    (tmp_path / "run.sh").write_text("torchrun train.py --fsdp 'full_shard auto_wrap offload'\n")
+    (found,) = analyse(discover([tmp_path])).findings
+    assert expected in found.message
+    (tmp_path / "run.sh").write_text("torchrun train.py --fsdp full_shard --fsdp_config f.json\n")
+    (tmp_path / "f.json").write_text('{"version": 2}\n')
+    is_done = not needs.startswith("transformers==4")
+    assert bool(analyse(discover([tmp_path])).findings) != is_done

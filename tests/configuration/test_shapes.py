@@ -94,5 +94,5 @@ def test_a_rule_that_is_not_asked_for_leaves_its_section(way: str) -> None:
 def test_the_comparison_has_every_shape() -> None:
     """What the libraries say of them is tried by `make thorough` alone."""
     page = (Path(__file__).parents[2] / "docs" / "comparison.md").read_text("utf-8")
-    titles = re.findall(r"^\| (.+?) \| .*\| .*\|$", page.partition("\n## By hand")[0], re.M)
+    titles = re.findall(r"^\| (.+?) \| .*\| .*\|$", page.partition("\n## Editing")[0], re.M)
     assert titles == ["shape", *(shape.title for shape in SHAPES if shape.ending != "py")]
