@@ -122,7 +122,7 @@ def test_a_file_of_a_repository(through: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
     wrap = "pkg/deep/wrap.py"
     wanted = [each for each in findings(root, root, "auto") if each[0] == wrap]
-    assert any("save.py:9 looks for the wrapper" in str(each[-1]) for each in wanted)
+    assert any("save.py:9 looks for the name" in str(each[-1]) for each in wanted)
     place = tmp_path / through
     assert findings(place / wrap, place, "auto") == wanted
 
