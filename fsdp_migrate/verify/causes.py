@@ -22,7 +22,7 @@ _near = partial(math.isclose, rel_tol=1e-3)
 _STEPS = 4
 """Units of rounding that the sums of a few steps may add up to."""
 
-BY_HAND = "findings need you, the first is"
+BY_HAND = "left for you, the first is"
 """What a note says of findings that the migration left to people."""
 
 
