@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses.branches import clips_in_both
 from fsdp_migrate.codemods.uses.wrappers import Selects, Walks
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.models import models_of
+from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
@@ -43,6 +43,10 @@ _NOT_KNOWN = (
     "Accelerate recognizes only torch's FSDP1 here, so it may wrap this model again or fail to unwrap it. "
     "Let Accelerate shard the model, or do not pass it here."
 )
+_OF_COMPOSER = (
+    "Is about a model that Composer wraps, with FSDP1 until it is given `FSDP2Config`. "
+    "Test for `(FSDP, FSDPModule)`."
+)
 
 
 def find(context: Context) -> Iterator[Found]:
@@ -62,6 +66,10 @@ def find(context: Context) -> Iterator[Found]:
         about = [n for n in about if not clips_in_both(context, _if_of(context.file, n))]
     if context.program.once(_tells_both_apart):
         yield from _false_now(context, about)
+        return
+    if context.program.once(_is_wrapped_by_composer, context.models):
+        for reference in about:
+            yield Found(RULE, reference, Action.MANUAL, _OF_COMPOSER)
         return
     if not all(context.means("FSDPModule", node, f"{TORCH}.FSDPModule") for node in about):
         return
@@ -151,6 +159,17 @@ def _false_now(context: Context, about: Iterable[ast.expr]) -> Iterator[Found]:
     for reference in about if context.form == "torch" else ():
         if is_tested(context, reference) and reference not in both:
             yield Found(RULE, reference, Action.MANUAL, _FALSE)
+
+
+def _is_wrapped_by_composer(program: Program, models: Models) -> bool:
+    """Whether a program imports Composer and wraps no model itself."""
+    imports = any(
+        each.module.partition(".")[0] == "composer"
+        for file in program.files
+        for each in file.of(ast.ImportFrom)
+        if each.module is not None
+    )
+    return imports and not any(models.constructors(file) for file in program.files)
 
 
 def _tells_both_apart(program: Program) -> bool:
