@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from packaging.specifiers import Specifier
+from packaging.utils import canonicalize_name
+
+from fsdp_migrate.requirements.declared import Declared, of_lock, of_pip
+from fsdp_migrate.requirements.places import kind_of
+from fsdp_migrate.requirements.reading import read
 
 Release = tuple[int, ...]
 
-# Where a project says what it needs, and where a tool has written down what it took.
-_FILES = (
-    "*requirements*.txt",
-    "requirements/*.txt",
-    "constraints*.txt",
-    "pyproject.toml",
-    "setup.py",
-    "setup.cfg",
-    "environment*.y*ml",
-    "conda*.y*ml",
-    "Pipfile",
-    "*Dockerfile*",
-    "*install*.sh",
-    "setup*.sh",
-)
-_LOCKS = ("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock")
 _PROJECT = ("pyproject.toml", "setup.py", "setup.cfg", "requirements.txt")
-_LIMIT = r"(?:===?|~=|!=|>=|<=|<|>|=)\s*v?[\w.*+!-]+"
-_POETRY = r"[\^~]?\s*v?[\d.*]+|\*"
-_ONE = re.compile(r"\s*(===?|~=|!=|>=|<=|<|>|=|\^|~)?\s*v?(\d+(?:\.\d+)*)(\.\*)?")
+# Scripts that install what a project needs.
+_SCRIPT = re.compile(r".*(?:install|setup).*\.sh")
 
 
 @dataclass(frozen=True)
@@ -36,7 +27,7 @@ class Pin:
     """One place that limits the releases of a library.
 
     Attributes:
-        start, end: where the limit stands in the text of the file.
+        text: how the file writes it.
         low: the first release that it takes; empty if it names none.
         high: the first one behind those that it takes; None if it names none.
         is_lock: whether a tool wrote it down.
@@ -44,9 +35,7 @@ class Pin:
 
     path: Path
     line: int
-    start: int
-    end: int
-    limit: str
+    text: str
     low: Release
     high: Release | None
     is_lock: bool
@@ -87,7 +76,7 @@ class Pins:
         highs = [pin.high for pin in pins if pin.high is not None]
         high = max(highs) if len(highs) == len(pins) else None
         first = pins[0]
-        said = f"{name}{first.limit} of {first.path.name}:{first.line}"
+        said = f"{first.text} of {first.path.name}:{first.line}"
         if len({(pin.low, pin.high) for pin in pins}) > 1:
             said += " and others"
         return Releases(min(pin.low for pin in pins), high, said)
@@ -113,84 +102,88 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _in_folder(folder: Path, name: str) -> Iterator[Pin]:
-    for pattern in (*_LOCKS, *_FILES):
-        for path in sorted(folder.glob(pattern)):
-            try:
-                text = path.read_text("utf-8", errors="replace")
-            except OSError:
-                continue
-            yield from pins_in(path, text, name)
+    for path in (
+        *sorted(folder.glob("*.*")),
+        *folder.glob("*file"),
+        *folder.glob("requirements/*"),
+    ):
+        if kind_of(os.fspath(path)) is None and not _SCRIPT.fullmatch(path.name):
+            continue
+        try:
+            text = path.read_text("utf-8", errors="replace")
+        except OSError:
+            continue
+        yield from pins_in(path, text, name)
 
 
 def pins_in(path: Path, text: str, name: str) -> Iterator[Pin]:
     """The limits of a library in one file."""
-    is_lock = path.name in _LOCKS
-    for found in _pattern(name, is_lock).finditer(text):
-        limit = next((each for each in found.groups() if each is not None), "")
-        before = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
-        if not limit or before.lstrip().startswith(("#", "//")):
-            continue
-        limit = f"=={limit}" if is_lock and limit[0].isdigit() else limit
-        low, high = _range(limit)
+    kind = kind_of(os.fspath(path)) or "script"
+    for declared in _declared(kind, text, canonicalize_name(name)):
+        low, high = _range(declared)
         if low or high:
-            start, end = found.span(found.lastindex or 0)
-            line = text.count("\n", 0, start) + 1
-            yield Pin(path, line, start, end, limit.replace(" ", ""), low, high, is_lock)
+            line = text.count("\n", 0, declared.start) + 1
+            yield Pin(path, line, declared.shown, low, high, kind == "lock")
 
 
-def _pattern(name: str, is_lock: bool) -> re.Pattern[str]:
-    """How a file names a library with a limit: `torch` is `torch`, `flash-attn` is `flash_attn`, too."""
-    word = re.sub(r"[-_.]+", "[-_.]+", re.escape(name).replace("\\-", "-"))
-    if is_lock:
-        return re.compile(
+def _declared(kind: str, text: str, name: str) -> Iterator[Declared]:
+    """Where a file asks for a library; what is read for torch alone in lock files and commands is looked for here."""
+    word = re.sub(r"-", "[-_.]+", name)
+    if kind == "lock":
+        locked = (
             rf"(?im)^name = \"{word}\"\r?\nversion = \"([\w.+!-]+)\""
             rf"|\"{word}\":\s*\{{[^{{}}]*?\"version\":\s*\"==([\w.+!-]+)\""
         )
-    return re.compile(
-        rf"(?i)(?<![\w./-]){word}(?:\[[\w\s,.-]*\])?[ \t]*\(?({_LIMIT}(?:[ \t]*,[ \t]*{_LIMIT})*)"
-        rf"|(?im:^{word}[ \t]*=[ \t]*(?:\{{[^}}\n]*?version[ \t]*=[ \t]*)?"
-        rf"[\"']((?:{_POETRY}|{_LIMIT})(?:[ \t]*,[ \t]*{_LIMIT})*))"
-    )
+        for found in re.finditer(locked, text):
+            version = found[1] or found[2]
+            declared = of_lock(version, found.start(found.lastindex or 0))
+            if declared is not None:
+                yield replace(declared, name=name, text=f"{name}=={version}")
+    elif kind in ("docker", "script"):
+        asked = rf"(?im)^(?![ \t]*#).*?(?<![\w./-])({word}(?:\[[\w,-]*\])?[=<>~!]=?[^\s\"';&|\\]+)"
+        for found in re.finditer(asked, text):
+            declared = of_pip(found[1], found.start(1))
+            if declared is not None:
+                yield declared
+    else:
+        yield from (each for each in read(text, kind).declared if each.name == name)
 
 
-def _range(limit: str) -> tuple[Release, Release | None]:
-    """The first release of a limit, and the first one behind it."""
+def _range(declared: Declared) -> tuple[Release, Release | None]:
+    """The first release that is asked for, and the first one behind them."""
     low: Release = ()
     high: Release | None = None
-    for part in limit.split(","):
-        found = _ONE.match(part)
-        if found is None or found[1] == "!=":
-            continue
-        given = tuple(map(int, found[2].split(".")))
-        sign = "=" if found[3] else found[1] or "=="  # conda's `=4.57` is `==4.57.*`
-        low = max(low, _first(sign, given))
-        last = _behind(sign, given)
+    for part in declared.versions:
+        low = max(low, _first(part))
+        last = _behind(part)
         if last is not None:
             high = last if high is None else min(high, last)
     return low, high
 
 
-def _first(sign: str, given: Release) -> Release:
+def _numbers(part: Specifier) -> Release:
+    found = re.match(r"v?(\d+(?:\.\d+)*)", part.version)
+    return tuple(map(int, found[1].split("."))) if found else ()
+
+
+def _first(part: Specifier) -> Release:
     """The first release that a comparison takes."""
-    if sign in ("<", "<="):
+    if part.operator in ("<", "<=", "!="):
         return ()
-    return (*_plain(given), 1) if sign == ">" else _plain(given)
+    given = _plain(_numbers(part))
+    return (*given, 1) if part.operator == ">" else given
 
 
-def _behind(sign: str, given: Release) -> Release | None:
+def _behind(part: Specifier) -> Release | None:
     """The first release behind those that a comparison takes; None where it has no end."""
-    if sign in (">", ">="):
+    given = _numbers(part)
+    if not given or part.operator in (">", ">=", "!="):
         return None
-    if sign == "<":
+    if part.operator == "<":
         return _plain(given)
-    if sign in ("==", "===", "<="):
-        return (*given, 1)
-    if sign == "^":  # the first number that is not 0 stays
-        kept = next((n for n, number in enumerate(given) if number), len(given) - 1)
-        return _next(given[: kept + 1])
-    if sign == "~=":
+    if part.operator == "~=":
         return _next(given[:-1])
-    return _next(given[:2]) if sign == "~" else _next(given)
+    return _next(given) if part.version.endswith("*") else (*given, 1)
 
 
 def _next(release: Release) -> Release:

@@ -152,11 +152,14 @@ def _of_poetry(part: str) -> str:
         return ""
     if part.startswith("^"):
         version = part[1:].strip()
-        major = version.partition(".")[0]
-        return f">={version},<{int(major) + 1}" if major.isdecimal() else part
+        numbers = re.match(r"(?:0\.)*\d+", version)  # up to the first that is not 0, which stays
+        if numbers is None:
+            return part
+        *zeros, last = numbers[0].split(".")
+        return f">={version},<{'.'.join([*zeros, str(int(last) + 1)])}"
     if part.startswith("~") and not part.startswith("~="):
         version = part[1:].strip()
-        return f"=={'.'.join(version.split('.')[:2])}.*"
+        return f">={version},=={'.'.join(version.split('.')[:2])}.*"
     return part if part[0] in "=<>!~" else f"=={part}"
 
 

@@ -73,4 +73,7 @@ def test_files_of_llm_foundry(text: str, expected: str, tmp_path: Path) -> None:
 def test_a_composer_without_fsdp2_is_named(tmp_path: Path) -> None:
     text = "max_duration: 1ep\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n"
     _, said = migrated(tmp_path, "mosaicml[nlp]==0.28.0", text)
-    assert "only since 0.31, and the project allows mosaicml==0.28.0 of requirements.txt:1" in said
+    assert (
+        "only since 0.31, and the project allows mosaicml[nlp]==0.28.0 of requirements.txt:1"
+        in said
+    )
