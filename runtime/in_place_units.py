@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from operator import attrgetter
 from typing import Any
 
 from torch import nn
@@ -159,6 +158,14 @@ def _has_own_hooks(unit: nn.Module) -> bool:
     return any(not getattr(hook, "__module__", "").startswith(ours) for hook in hooks)
 
 
+def _class_for_programs(unit: Any) -> type[Any]:
+    """What a unit says of its class: the model's own, for ``super(self.__class__, self)`` and for classes as keys.
+
+    ``torch.compile`` asks, too, and would call the forward of that class without the unit's, which gathers.
+    """
+    return type(unit) if torch_private.is_compiling() else unit._own_class  # type: ignore[no-any-return]
+
+
 @functools.cache
 def _class_of(sharded: type[Any], keeps_name: bool) -> type[Any]:
     """The class of a unit, from FSDP2's."""
@@ -168,7 +175,7 @@ def _class_of(sharded: type[Any], keeps_name: bool) -> type[Any]:
     if not hasattr(own, "_is_root"):
         members["_is_root"] = vars(Interface)["_is_root"]
     if keeps_name:
-        members["__class__"] = property(attrgetter("_own_class"))  # super(self.__class__, self)
+        members["__class__"] = property(_class_for_programs)
     metaclass: Any = type(sharded)
     cls: Any = metaclass(sharded.__name__, (InPlaceUnit, sharded), members)
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 from torch._compile import _disable_dynamo
+from torch._guards import TracingContext
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.utils import _apply_to_tensors
@@ -302,6 +303,11 @@ def set_cast_forward_inputs(unit: FSDPModule, cast: bool) -> None:
     """Changes ``MixedPrecisionPolicy.cast_forward_inputs`` of a unit that is sharded already."""
     state: Any = unit._get_fsdp_state()
     state._mp_policy = dataclasses.replace(state._mp_policy, cast_forward_inputs=cast)
+
+
+def is_compiling() -> bool:
+    """Whether ``torch.compile`` is looking at the program just now (``torch/_guards.py``)."""
+    return TracingContext.try_get() is not None
 
 
 run_eagerly = _disable_dynamo

@@ -341,6 +341,17 @@ def compiling_first_or_last_trains_the_same() -> None:
 
 
 @check()
+def a_compiled_model_in_place_trains_the_same() -> None:
+    """Its units gather, torch's own layers among them."""
+    from in_place import IN_PLACE  # ranks run in tests/, pytest does not
+
+    policy = runtime.ModuleWrapPolicy({Block, nn.Linear})
+    model, compiled = (IN_PLACE.FSDP(net(), auto_wrap_policy=policy) for _ in range(2))
+    torch._dynamo.reset()
+    assert train(torch.compile(compiled, backend="eager")) == train(model)
+
+
+@check()
 def local_shards_are_views_of_what_they_are_of() -> None:
     model = fully_shard(nn.Linear(6, 5))
     local = runtime.local_shard(model.weight.data)

@@ -11,6 +11,7 @@ from fsdp_migrate.settings import Options
 
 from .checks import FORMS, FSDP, POLICY, run, wrong
 from .grammar import program
+from .switches import named
 
 
 # A seed is not made smaller. The same programs in each run: `make fuzz` has others.
@@ -123,3 +124,12 @@ def test_a_coding_cookie_in_a_file_with_lone_carriage_returns() -> None:
 )
 def test_nearly_empty_files_stay(text: str) -> None:
     assert not run(text).changed
+
+
+def test_switches_are_read_from_the_findings() -> None:
+    """`make fuzz` and `fuzz.training` explain a difference in torch's form by the switches that findings name."""
+    found = named(f"{_PLAIN}print(model.rank)\ntorch.save(model.state_dict(), 'model.pt')\n")
+    assert {
+        "zero_gradients": "at the constructor",
+        "interface": "at its line",
+    }.items() <= found.items()
