@@ -187,7 +187,12 @@ def test_a_wrapper_s_call_that_calls_for_its_module(tmp_path: Path) -> None:
         '["return", 2, 4, {}]',
         *end,
     ]
-    assert written(WALK, (original, migrated), tmp_path) == []
+    assert written(WALK, (original, migrated), tmp_path / "same") == []
+    # With another argument it is another call, and the way of the wrapper's is compared.
+    depth = ('"module Net"}', '"module Net", "depth": "1"}')
+    original[4] = original[4].replace(*depth)
+    migrated[1] = migrated[1].replace(*depth).replace('"1"', '"0"')
+    assert places(written(WALK, (original, migrated), tmp_path / "other")) == [2]
 
 
 def test_the_values_of_a_generator_count_by_what_comes_of_them(tmp_path: Path) -> None:

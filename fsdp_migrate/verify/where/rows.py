@@ -221,9 +221,20 @@ def of_the_module(
     for row in old.rows:
         for frame in row.children:
             same = frame.name == old.name and frame.first == old.first
+            same = same and _other_arguments(frame) == _other_arguments(new)
             if same and inner in modules_given(frame) and _way(frame, old_lines) == way:
                 return frame
     return old
+
+
+def _other_arguments(frame: Frame) -> dict[str, str]:
+    """What a call was given beside modules."""
+    first = frame.rows[0].values if frame.rows else {}
+    return {
+        name: form
+        for name, form in first.items()
+        if "." not in name and not form.startswith("module ")
+    }
 
 
 def _way(frame: Frame, lines: dict[int, int]) -> list[int]:

@@ -203,7 +203,9 @@ class Search:
         """Report what differs after rounds that were not the same ones, at the line that changed it."""
         for name, how in scope.differing(changed, self._tolerance).items():
             unit = changed[name]
-            if how == Grade.OTHER and self._but_noise(scope, unit, [name]):
+            if how != Grade.OTHER or _is_known(scope, unit, unit, name):
+                continue
+            if self._but_noise(scope, unit, [name]):
                 derived = self._reads_tainted(scope, unit, scope.statement(unit))
                 self._differ(scope, unit, [name], derived)
 
