@@ -195,6 +195,25 @@ def test_a_wrapper_s_call_that_calls_for_its_module(tmp_path: Path) -> None:
     assert places(written(WALK, (original, migrated), tmp_path / "other")) == [2]
 
 
+def test_what_a_wrapper_s_round_has_set_holds_in_its_module_s(tmp_path: Path) -> None:
+    """A row has only what changed: the second round of two says nothing of what the first one has set."""
+    text = "for module in modules:\n    own = list(module.parameters())\n    rate = 1\n"
+    begin, end = '["call", 1, 0, 0, 1, "<module>", {}]', '["return", 1, 1, {}]'
+
+    def rounds(*given: tuple[str, str]) -> list[str]:
+        rows = [begin]
+        for module, own in given:
+            values = f'{{"own": "{own}"}}' if own else "{}"
+            rows.append(f'["line", 1, 1, {{"module": "module {module}"}}]')
+            rows += [f'["line", 1, 2, {values}]', '["line", 1, 3, {}]']
+        return [*rows, end]
+
+    norm = ("Norm", "list of parameters norm.weight")
+    original = rounds(norm, ("FSDP(Block)", "list of 0 ()"), ("Block", ""), norm)
+    migrated = rounds(norm, ("Block", "list of 0 ()"), norm)
+    assert written(text, (original, migrated), tmp_path) == []
+
+
 def test_the_values_of_a_generator_count_by_what_comes_of_them(tmp_path: Path) -> None:
     text = "sizes = SIZES\nfound = sum(n for n in sizes) > LIMIT\n"
     old = text.replace("SIZES", "[1, 2]").replace("LIMIT", "0")

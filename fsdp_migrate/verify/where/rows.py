@@ -120,6 +120,8 @@ def without_wrappers(a: list[Unit], b: list[Unit]) -> list[Unit]:
         one, two = a[i:second], a[second : _end(a, second, i)]
         chosen, other = _chosen(one, two, b[j : _end(b, j, j - 1)])
         j += 1
+        if other is one:
+            _take_over(chosen, one)
         given = {name for unit in chosen for name in unit.values}
         gave = {name: (form, unit) for unit in other for name, form in unit.values.items()}
         chosen[0].left_out.update(waiting)
@@ -160,6 +162,14 @@ def _end(units_: list[Unit], start: int, previous: int) -> int:
     if previous == start - 1 and units_[previous].key == units_[start].key:
         return start + 1
     return _next(units_, start)
+
+
+def _take_over(units_: list[Unit], before: list[Unit]) -> None:
+    """Give units what the round before has changed at the same lines: a row has only what changed since then."""
+    for unit in units_:
+        earlier = next((each for each in before if each.key == unit.key), None)
+        if earlier is not None:
+            unit.values = {**earlier.values, **unit.values}
 
 
 def _chosen(
