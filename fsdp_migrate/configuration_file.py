@@ -176,7 +176,10 @@ class _File:
         for entry in entries if ".FSDPStrategy" not in self.text else ():
             path = entry.data
             if isinstance(path, str) and path.startswith(TORCH) and dynamic_names.is_of_fsdp1(path):
-                yield dynamic_names.RULE, [Said(entry, dynamic_names.may_give(path))]
+                yield (
+                    dynamic_names.RULE,
+                    [Said(entry, dynamic_names.may_give(path, self.options.form))],
+                )
 
     def check(self, roots: Sequence[Value], changes: Sequence[Change], edits: list[Edit]) -> None:
         """The new text says what was meant, and nothing else has changed."""

@@ -55,6 +55,7 @@ from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.findings import Action
 
+_NOT_REWRITTEN = "Unchanged, because the call is not rewritten."
 RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *rows.RULES, *root.RULES, *assumptions.RULES)
 
 
@@ -150,6 +151,8 @@ def _arguments(
         yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
     for keyword in construction.unseen:
         message = "`fsdp_migrate.runtime` reads the unpacked arguments when the program runs."
+        if construction.context.form == "torch":
+            message = _NOT_REWRITTEN
         construct = f"**{shortened(construction.context.source(keyword.value))}"
         yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
 
@@ -167,6 +170,8 @@ def _argument(construction: Construction, argument: Argument, form: Form | None)
             return Found(rule, argument.node, Action.REWRITE, text, construct, lambda: [edit])
     if form is not None and argument.name in form.said and action is Action.RUNTIME:
         return Found(rule, argument.node, Action.REWRITE, form.said[argument.name], construct)
+    if form is None and construction.context.form == "torch" and action is Action.RUNTIME:
+        text = _NOT_REWRITTEN
     return Found(rule, argument.node, action, text, construct)
 
 

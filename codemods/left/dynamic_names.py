@@ -19,6 +19,7 @@ _NOT_CALLED = (
     "Patches a class that the file no longer calls: it calls `fully_shard` now. "
     "Patch that, or shard a small model in the test."
 )
+_BY_TORCH = "Use `fully_shard` of `torch.distributed.fsdp` in the code that gets it."
 # Functions that may import what they are given, and files that may import the names in their tables.
 _MAY_IMPORT = re.compile(
     r"(?!is_|_is_|can_|has_).*(import|lazy|load|locate|resolve)", re.IGNORECASE
@@ -49,7 +50,7 @@ def find(context: Context) -> Iterator[Found]:
             (name and handed_on)
             or ((name or module) and _may_be_imported(context, constant, user, function))
         ):
-            yield Found(RULE, constant, Action.MANUAL, may_give(path))
+            yield Found(RULE, constant, Action.MANUAL, may_give(path, context.form))
 
 
 def _patched(context: Context) -> Iterator[Found]:
@@ -68,8 +69,10 @@ def is_of_fsdp1(path: str) -> bool:
     return any(map(fsdp1_name, (path, path.rpartition(".")[0])))
 
 
-def may_give(path: str) -> str:
+def may_give(path: str, form: str) -> str:
     """What is said of a path whose reader is not known."""
+    if form == "torch":
+        return f"May look up torch's FSDP1 by its path. {_BY_TORCH}"
     return (
         f"May look up torch's FSDP1 by its path. For FSDP2, use `{path.replace(TORCH, RUNTIME)}`."
     )
@@ -98,6 +101,9 @@ def _may_be_imported(
 
 
 def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
+    if context.form == "torch":
+        message = f"Looks up FSDP1 by its path. {_BY_TORCH}"
+        return Found(RULE, constant, Action.MANUAL, message)
     code = context.source(constant).replace(TORCH, RUNTIME)
     message = f"Replaced by the path of the same name in `{RUNTIME}`."
     edits = (lambda: [context.replace(constant, code)]) if path.startswith(TORCH) else None

@@ -45,6 +45,11 @@ _OLD_FILES = (
     "New files hold each rank's shards as DTensors and need as many ranks. Files that FSDP1 wrote hold flat shards, which "
     "FSDP2 cannot load: load them once with FSDP1 on as many ranks, and save them as `FULL_STATE_DICT`."
 )
+_GETS_TYPE = "Still works: `fsdp_migrate.runtime` returns what FSDP1 returned."
+_GETS_NO_TYPE = (
+    "FSDP2 has no types of state dicts, so this returns nothing useful. "
+    "Remove this call, and use `StateDictOptions` where the result was used."
+)
 # What the runtime's functions for optimizers do; the others return what `optimizer.load_state_dict` takes.
 _OF_OPTIMIZERS = {
     "optim_state_dict": "Still works: `fsdp_migrate.runtime` uses the current type of state dict.",
@@ -67,12 +72,10 @@ def find(context: Context) -> Iterator[Found]:
     for_good, gone = _set_types(context)
     yield from for_good
     for attribute, _ in _calls(context, "get_state_dict_type"):
-        yield Found(
-            SET_TYPE,
-            attribute,
-            Action.RUNTIME,
-            "Still works: `fsdp_migrate.runtime` returns what FSDP1 returned.",
-        )
+        if context.form == "torch":
+            yield Found(SET_TYPE, attribute, Action.MANUAL, _GETS_NO_TYPE)
+        else:
+            yield Found(SET_TYPE, attribute, Action.RUNTIME, _GETS_TYPE)
     yield from _local_types(context)
     yield from _of_optimizers(context, inside | gone)
     yield from _saved(context)
