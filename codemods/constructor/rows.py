@@ -23,6 +23,7 @@ from fsdp_migrate.codemods.constructor.remarks import Beside
 from fsdp_migrate.codemods.constructor.silent import hits
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
+from fsdp_migrate.codemods.edit.text import Refused
 from fsdp_migrate.codemods.imports import BINDING, may_change
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.file import values_given
@@ -128,7 +129,7 @@ def _can_take(construction: Construction, options: Rewritten) -> bool:
     """Whether a constructor has torch's words once some option objects are FSDP2's."""
     try:
         _all_written(construction, Code("model", options))
-    except AtRunTime:
+    except (AtRunTime, Refused):
         return False
     return True
 
