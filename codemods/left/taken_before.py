@@ -48,7 +48,9 @@ def find(context: Context) -> Iterator[Found]:
 
 def _shardings(context: Context) -> Iterator[ast.Call]:
     """The calls that shard a module which a variable has."""
-    for call in context.file.of(ast.Call):
+    named = context.models.wrapping & context.file.calls.keys()
+    by_functions = [call for name in named for call in context.file.calls[name]]
+    for call in (*context.models.constructors(context.file), *by_functions):
         if call.args and isinstance(call.args[0], ast.Name | ast.Attribute):
             if shards(context, call):
                 yield call
