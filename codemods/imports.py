@@ -219,7 +219,8 @@ def _own_function(context: Context, variable: Variable) -> ast.FunctionDef | Non
             is_inside = context.file.function(function) is not None
             is_private = function.name.startswith("_") and not context.is_for_others(function.name)
             is_method = isinstance(context.file.parents[function], ast.ClassDef)
-            if (is_inside or is_private) and not is_method and context.is_alone(function):
+            is_plain = not is_method and context.is_alone(function)
+            if (is_inside or is_private) and is_plain and "#" not in context.source(function):
                 return function
     return None
 

@@ -42,12 +42,12 @@ def _of(construction: Construction, argument: Argument) -> list[str]:
     values = [*call.args, *call.keywords]
     ends = [file.span(each)[1] for each in values if file.span(each)[1] <= start]
     opening = max(ends, default=file.span(call.func)[1])
-    line = NEWLINE.search(file.text, opening, start)
-    above = [] if line is None else comments_between(file, line.end(), start)
+    # Only brackets, commas and comments stand between arguments.
+    lines = [line.strip() for line in NEWLINE.split(file.text[opening:start])[1:]]
     last = NEWLINE.search(file.text, end)
     behind = file.text[end : last.start()] if last is not None else ""
-    is_last = behind.lstrip(" ,").startswith("#")
-    return [*above, *(comments(behind[behind.index("#") :]) if is_last else [])]
+    found = [line for line in (*lines, behind.lstrip(" \t,)")) if line.startswith("#")]
+    return [line.rstrip() for line in found]
 
 
 def remarks(

@@ -3,14 +3,7 @@
 import ast
 import re
 
-from fsdp_migrate.codemods.edit.text import (
-    comments,
-    comments_between,
-    indentation,
-    line_start,
-    newline,
-    remove_statement,
-)
+from fsdp_migrate.codemods.edit.text import comments, line_start, remove_statement
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import File
 
@@ -18,29 +11,20 @@ _EMPTY = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))+")
 
 
 def drop_statement(file: File, statement: ast.stmt) -> Edit:
-    """Removes a statement, its own comments, and those above that name what it defines; `pass` keeps a block that had no other.
+    """Removes a statement, and the comments above it that name what it defines; `pass` keeps a block that had no other.
 
-    Comments above stay where other code follows without an empty line: they may be about that, too.
+    Its other comments stay, and those above it where other code follows without an empty line: they may be about that, too.
     """
     start, end = file.lines(statement)
-    lost = comments_between(file, start, end)
-    is_only = len(file.block(statement)) == 1 and not isinstance(
-        file.parents[statement], ast.Module
-    )
-    if is_only:
-        kept = f"{indentation(file, statement)}pass{newline(file)}"
-        return Edit(start, end, kept, tuple(lost))
     edit = remove_statement(file, statement)
     below = _EMPTY.match(file.text, end)
-    if below is None and end < len(file.text):
-        return Edit(edit.start, edit.end, "", tuple(lost))
     above = _above(file, statement)
-    if not above or not _names(statement, above):
-        return Edit(edit.start, edit.end, "", tuple(lost))
-    first = sum(len(line) for line in above)
-    begins = start - first
+    is_followed = below is None and end < len(file.text)
+    if edit.text or is_followed or not above or not _names(statement, above):
+        return edit
+    begins = start - sum(len(line) for line in above)
     end = below.end() if below is not None else end
-    return Edit(begins, end, "", (*comments("".join(above)), *lost))
+    return Edit(begins, end, "", tuple(comments("".join(above))))
 
 
 def _above(file: File, statement: ast.stmt) -> list[str]:

@@ -139,13 +139,12 @@ for module in model.modules():
         module.to_empty(device=device, recurse=False)
 === what only served an argument without effect
 def _original(config):
-    # of the configuration
     return config.peft
 
 
 def main(config):
     # Backward prefetch
-    backward_prefetch = config.backward_prefetch.to_torch()  # pre
+    backward_prefetch = config.backward_prefetch.to_torch()
 
     # The limit of gathers
     limit = config.limit
