@@ -187,10 +187,10 @@ METHODS = {
 STATE_DICTS = {
     "state_dict": (
         "Returns this rank's shards, in the memory of the parameters; FSDP1 returned whole copies. "
-        "Use `get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))`."
+        f"Use `get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` of `{_STATE_DICTS}`."
     ),
     "load_state_dict": (
         "Accepts only shards, and raises for whole tensors. "
-        "Use `set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))`."
+        f"Use `set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))` of `{_STATE_DICTS}`."
     ),
 }

@@ -18,11 +18,13 @@ RULES = (RULE,)
 
 _SAVED = (
     "Saves this rank's shards as DTensors, which only the same number of FSDP2 ranks can load. "
-    "Use `get_optimizer_state_dict` with `full_state_dict=True` to save whole states."
+    "Use `get_optimizer_state_dict` of `torch.distributed.checkpoint.state_dict` "
+    "with `full_state_dict=True` to save whole states."
 )
 _LOADED = (
     "Loads FSDP1's per-rank files without complaint, but the next `optimizer.step()` raises. "
-    "Save whole states once with FSDP1, and load them with `set_optimizer_state_dict`."
+    "Save whole states once with FSDP1, and load them with `set_optimizer_state_dict` of "
+    "`torch.distributed.checkpoint.state_dict`."
 )
 _STATES = {"state_dict", "load_state_dict"}
 _BY_RANK = re.compile(r"(?s)(?:LOCAL|SHARDED)_STATE_DICT.*torch\.save\(")

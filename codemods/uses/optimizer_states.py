@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.uses.loads import behind, is_load
-from fsdp_migrate.codemods.uses.options import Setting, is_for_rank_0
+from fsdp_migrate.codemods.uses.options import MODULE, Setting, is_for_rank_0
 from fsdp_migrate.codemods.uses.side_by_side import is_side_by_side
 from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.file import root_of
@@ -36,7 +36,7 @@ def by_hand(name: str) -> str:
         return _BY_HAND[name]
     function = GET if name in _GETTING else SET
     of = "model, optimizer" if name in _GETTING else "model, optimizer, state"
-    return f"FSDP2 has no such function. Use `{function}({of}, options=StateDictOptions(...))`."
+    return f"FSDP2 has no such function. Use `{function}({of}, options=StateDictOptions(...))` of `{MODULE}`."
 
 
 def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use | None:
