@@ -163,7 +163,7 @@ def _class_for_programs(unit: Any) -> type[Any]:
 
     ``torch.compile`` asks, too, and would call the forward of that class without the unit's, which gathers.
     """
-    return type(unit) if torch_private.is_compiling() else unit._own_class  # type: ignore[no-any-return]
+    return type(unit) if torch_private.is_compiling() else unit._own_class
 
 
 @functools.cache
