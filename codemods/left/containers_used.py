@@ -1,13 +1,11 @@
 """The uses of what holds several parameters, names or modules."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.left import means_the_same as words
 from fsdp_migrate.codemods.left import names_used
+from fsdp_migrate.codemods.left.flows import Flow
 from fsdp_migrate.codemods.left.kinds import (
     AT,
     BY_KEY,
@@ -21,9 +19,6 @@ from fsdp_migrate.codemods.left.kinds import (
     Leak,
 )
 from fsdp_migrate.facts.file import is_method, last_name
-
-if TYPE_CHECKING:
-    from fsdp_migrate.codemods.left.flows import Flow
 
 
 def uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Leak]:

@@ -6,11 +6,11 @@ through loops, comprehensions, names, and the functions of the same file.
 
 import ast
 import builtins
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.left import containers_used, modules_used, names_used, parameters_used
 from fsdp_migrate.codemods.left import means_the_same as words
+from fsdp_migrate.codemods.left.clean_names import is_clean
 from fsdp_migrate.codemods.left.kinds import COMPREHENSIONS, ITEM, ITEMS, SEVERAL, Kind, Leak
 from fsdp_migrate.facts.file import given, is_method, last_name, root_of
 from fsdp_migrate.facts.scopes import Parameter
@@ -20,11 +20,13 @@ class Flow:
     """What values of one file flow into.
 
     Args:
+        uses: what tells the uses of a value of some kind: the modules beside this one that are called after them.
         were_flat: whether a unit of FSDP1 had one flat parameter.
         in_place: whether modules have no wrappers any more: in all forms but the bridge.
     """
 
-    def __init__(self, context: Context, *, were_flat: bool, in_place: bool) -> None:
+    def __init__(self, context: Context, uses: "Uses", *, were_flat: bool, in_place: bool) -> None:
+        self._uses = uses
         self.context, self.file = context, context.file
         self.were_flat, self.in_place = were_flat, in_place
         self._seen: set[tuple[ast.AST, Kind]] = set()
@@ -39,14 +41,7 @@ class Flow:
             parent = self.file.parents[parent]
         if not isinstance(node, ast.expr):
             return
-        if kind is Kind.NAME:
-            yield from names_used.uses(self, node, parent)
-        elif kind is Kind.PARAMETER:
-            yield from parameters_used.uses(self, node, parent)
-        elif kind is Kind.MODULE:
-            yield from modules_used.uses(self, node, parent)
-        else:
-            yield from containers_used.uses(self, node, parent, kind)
+        yield from self._uses(self, node, parent, kind)
 
     def passed_on(self, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Leak]:
         """Steps of syntax, that leave a value what it is."""
@@ -140,7 +135,7 @@ class Flow:
             pairs = [(target, ITEM.get(kind))]
         for part, each in pairs:
             for read in self.file.reads(part) if isinstance(part, ast.Name) else ():
-                cleaned = each is Kind.NAME and names_used.is_clean(self.context, read)
+                cleaned = each is Kind.NAME and is_clean(self.context, read)
                 if self._is_in_loop(read, target) and not cleaned:
                     yield from self.leaks(read, each)
 
@@ -243,3 +238,7 @@ def _is_stored_into(parent: ast.AST, read: ast.expr) -> bool:
         and isinstance(parent.ctx, ast.Store)
         and parent.value is read
     )
+
+
+Uses = Callable[[Flow, ast.expr, ast.AST, Kind], Iterator[Leak]]
+"""The uses of a value at a place that may mean something else."""

@@ -1,24 +1,17 @@
 """The uses of a parameter's or module's name, which had FSDP1's prefixes in it where parameters kept their names."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.left import means_the_same as words
+from fsdp_migrate.codemods.left.clean_names import PREFIX
+from fsdp_migrate.codemods.left.flows import Flow
 from fsdp_migrate.codemods.left.kinds import COMPREHENSIONS, Kind, Leak
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.scopes import Assigned, Opaque
 
-if TYPE_CHECKING:
-    from fsdp_migrate.codemods.left.flows import Flow
-
-PREFIX = "_fsdp_wrapped_module"
-# `".".join(part for part in name.split(".") if not part.startswith("_"))`
-_OWN_PARTS = re.compile(r"startswith\([\"']_[\"']\)")
 # `args.trained`, `self.config.prefixes`: what somebody who runs the program writes.
 _CONFIGURED = re.compile(r"\b(?:args?|cfg|conf|config|configs|flags|hparams|options?|opts?)\b")
 _LAST = frozenset({"split", "rsplit", "rpartition"})
@@ -41,22 +34,6 @@ def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:
             yield from flow.into(node, parent, Kind.NAME)
     elif not isinstance(parent, ast.Compare | ast.Subscript | ast.Dict | ast.DictComp):
         yield from flow.passed_on(node, parent, Kind.NAME)
-
-
-def is_made_clean(context: Context, key: ast.AST) -> bool:
-    """Whether FSDP1's prefixes are taken off in an expression."""
-    text = context.source(key)
-    return PREFIX in text or _OWN_PARTS.search(text) is not None
-
-
-def is_clean(context: Context, read: ast.Name) -> bool:
-    """Whether FSDP1's prefixes are taken off a name above the place where it is read."""
-    for binding in context.file.bindings(read):
-        value = getattr(binding, "value", None)
-        if isinstance(value, ast.expr) and value.lineno <= read.lineno:
-            if is_made_clean(context, value):
-                return True
-    return False
 
 
 def _tested(context: Context, name: ast.expr, parent: ast.AST) -> Iterator[Leak]:

@@ -1,17 +1,12 @@
 """The uses of one parameter."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.left import means_the_same as words
+from fsdp_migrate.codemods.left.flows import Flow
 from fsdp_migrate.codemods.left.kinds import COMPREHENSIONS, Kind, Leak
 from fsdp_migrate.facts.file import last_name
-
-if TYPE_CHECKING:
-    from fsdp_migrate.codemods.left.flows import Flow
 
 
 def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.left import containers_used, modules_used, names_used, parameters_used
 from fsdp_migrate.codemods.left.flows import Flow
 from fsdp_migrate.codemods.left.kinds import GIVES, Kind, Leak
 from fsdp_migrate.codemods.left.means_the_same import DRAWS_MODULE, OF_MODULE
@@ -46,7 +47,7 @@ def find(context: Context) -> Iterator[Found]:
     """One finding for each function and kind of use, at the first of its lines."""
     if not context.models.shards(context.file) or is_copy(context.file):
         return
-    flow = Flow(context, were_flat=were_flat(context), in_place=context.plain)
+    flow = Flow(context, _uses, were_flat=were_flat(context), in_place=context.plain)
     found: dict[tuple[ast.AST, str], list[ast.expr | ast.stmt]] = {}
     leaks = [leak for taken_by in _TAKEN_BY for leak in taken_by(context, flow)]
     for leak in (*leaks, *(_children(context) if context.plain else ())):
@@ -59,6 +60,19 @@ def find(context: Context) -> Iterator[Found]:
         lines = sorted({line for (line, _), _ in places} - {first.lineno})
         others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
         yield Found(RULE, first, Action.MANUAL, f"{USES[use]}{others}")
+
+
+def _uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Leak]:
+    """What is done with a value, by what it is."""
+    match kind:
+        case Kind.NAME:
+            return names_used.uses(flow, node, parent)
+        case Kind.PARAMETER:
+            return parameters_used.uses(flow, node, parent)
+        case Kind.MODULE:
+            return modules_used.uses(flow, node, parent)
+        case _:
+            return containers_used.uses(flow, node, parent, kind)
 
 
 def _is_of_others(context: Context, function: ast.AST) -> bool:
