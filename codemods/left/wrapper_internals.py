@@ -74,16 +74,24 @@ _LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
 def find(context: Context) -> Iterator[Found]:
     """Private attributes of models, `model._handle.reshard(True)`, and tests for flat parameters by name.
 
-    A function that moves flat parameters has one finding for all that it does with them.
+    A function that moves flat parameters has one finding for all that it does with them, at the first of its lines.
     """
-    moving = {
-        node: attribute for attribute in _moving(context) if (node := _home(context, attribute))
-    }
-    for node, attribute in moving.items():
-        yield Found(ATTRIBUTE, node, Action.MANUAL, _MOVES, f".{attribute.attr}")
+    moved: dict[ast.stmt, list[ast.expr]] = {}
+    for attribute in _moving(context):
+        home = _home(context, attribute)
+        if home is not None:
+            moved.setdefault(home, []).append(attribute)
     for found in _each(context):
-        if _home(context, found.node) not in moving:
+        home = _home(context, found.node)
+        if home in moved and isinstance(found.node, ast.expr):
+            moved[home].append(found.node)
+        else:
             yield found
+    for nodes in moved.values():
+        first = min(nodes, key=lambda node: (node.lineno, node.col_offset))
+        lines = sorted({node.lineno for node in nodes} - {first.lineno})
+        others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
+        yield Found(ATTRIBUTE, first, Action.MANUAL, f"{_MOVES}{others}")
 
 
 def _moving(context: Context) -> list[ast.Attribute]:

@@ -81,7 +81,7 @@ def _in(folder: str) -> Iterator[str]:
     except OSError:
         return
     for entry in entries:
-        if entry.is_file():
+        if os.path.isfile(entry.path):  # a link to itself is none: entry.is_file() raises
             yield entry.path
         elif _BESIDE.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
             for below, folders, names in os.walk(entry.path):

@@ -192,7 +192,8 @@ def test_a_copy_is_migrated_where_no_migrated_program_is_named(
         finding = Finding(
             "original.py", 7, 1, 7, 2, "FSDP399", "some", Action.MANUAL, "a message", "FSDP"
         )
-        return Report([finding], [], [Change(script, script.read_bytes(), after)])
+        change = Change(script, script.read_bytes(), after)
+        return Report(findings=[finding], changes=[change])
 
     engine = types.ModuleType("fsdp_migrate.engine")
     engine.analyse = analyse  # type: ignore[attr-defined]

@@ -8,9 +8,9 @@ def offload(model):
     for module in model.modules():
         if isinstance(module, FSDP):
             for param in module.params:  # FSDP366
-                print(param._shard_param_infos)  # FSDP366
-            for handle in module._all_handles:  # FSDP366
-                handle.flat_param_to(torch.device("cpu"))  # FSDP366
+                print(param._shard_param_infos)
+            for handle in module._all_handles:
+                handle.flat_param_to(torch.device("cpu"))
 
 
 offload(FSDP(build()))
