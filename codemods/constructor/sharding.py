@@ -28,6 +28,8 @@ _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 _NAMES = '("replicate", "shard")'
 _DIMS = f"mesh_dim_names={_NAMES}"
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
+_NAMED = "Its dimensions get names, which `fully_shard` needs to replicate."
+_NAMELESS = f"`fully_shard` raises for a mesh without names: make it with `{_DIMS}`."
 _DEVICE_MESH = "torch.distributed.device_mesh"
 
 _DEFAULT = "This is FSDP2's default: each unit except the root frees its parameters after forward."
@@ -68,7 +70,7 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     if is_given and not choice.is_shown:
         mesh = "Your mesh or process group is used: for NO_SHARD or HYBRID_SHARD it needs two dimensions."
     elif construction.value("device_mesh") is not None:
-        code.whole = whole
+        code.whole, code.hybrid = whole, hybrid
         mesh = "" if whole is False else _WHOLE.format("ranks")
     elif construction.value("process_group") is not None:
         if hybrid is not False and whole is not False:
@@ -284,9 +286,16 @@ def _is_parameter(construction: Construction, value: ast.expr) -> bool:
 def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
     """`mesh=`, as the program makes it, but with a dimension to replicate over where NO_SHARD is chosen."""
     source = construction.text(value)
+    needs_names = ""
+    if code.hybrid is not False and _lacks_names(construction, value):
+        if isinstance(value, ast.Call) and source.endswith(")"):
+            source = f"{source.removesuffix(')')}, {_DIMS})"
+            needs_names = f" {_NAMED}"
+        else:
+            needs_names = f" {_NAMELESS}"
     if code.whole is False:
         code.shared["mesh"] = source
-        return "Renamed to `mesh`."
+        return f"Renamed to `mesh`.{needs_names}"
     mesh = construction.context.local("mesh", construction.call)
     ranks = f"{mesh}.mesh.view(-1, 1)"
     replicated = f"{mesh} = DeviceMesh({mesh}.device_type, {ranks}, {_DIMS})"
@@ -302,4 +311,19 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
         code.above += [f"if {code.whole}:", f"    {replicated}"]
     code.imports.append(Import(_DEVICE_MESH, "DeviceMesh"))
     code.shared["mesh"] = mesh
-    return "Passed on as `mesh`."
+    return f"Passed on as `mesh`.{needs_names}"
+
+
+def _lacks_names(construction: Construction, value: ast.expr) -> bool:
+    """Whether the program makes the mesh without the names of its dimensions, which `fully_shard` asks for to replicate."""
+    made = construction.context.value(value)
+    if made is None or not isinstance(made.node, ast.Call):
+        return False
+    call = made.node
+    is_made = f"{_DEVICE_MESH}.init_device_mesh" in construction.context.program.dotted(
+        call.func, made.file
+    )
+    named = len(call.args) > 2 or any(
+        keyword.arg in ("mesh_dim_names", None) for keyword in call.keywords
+    )
+    return is_made and not named

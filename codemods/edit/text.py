@@ -14,6 +14,7 @@ from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File, parsed
 
 _EMPTY_LINES = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))+")
+_EMPTY_LINES_ABOVE = re.compile(r"(?m)(?:^[ \t]*(?:\r\n|\r|\n))+\Z")
 _EMPTY_ABOVE = re.compile(r"(?:\A|(?:^|\n)(?:[^#\n]*:)?[ \t]*\r?\n)\Z")  # or the head of a block
 
 
@@ -137,7 +138,7 @@ def replace_statement(
 def remove_statement(file: File, statement: ast.stmt) -> Edit:
     """Removes a statement and its lines; its comments stay, and `pass` replaces the only statement of a block.
 
-    Of empty lines above and below it one side goes as well; of a file's or block's first statement, those below.
+    Of empty lines above and below it the longer side stays; of a file's or block's first statement, none.
     """
     start, end = file.lines(statement)
     indent, end_of_line = indentation(file, statement), newline(file)
@@ -147,7 +148,14 @@ def remove_statement(file: File, statement: ast.stmt) -> Edit:
     below = _EMPTY_LINES.match(file.text, end)
     if below and not kept and _EMPTY_ABOVE.search(file.text[:start]):
         end = below.end()
+        above = _EMPTY_LINES_ABOVE.search(file.text[:start])
+        if above:
+            kept = [""] * max(0, _count(below[0]) - _count(above[0]))
     return Edit(start, end, "".join(line + end_of_line for line in kept))
+
+
+def _count(lines: str) -> int:
+    return len(lines.splitlines())
 
 
 def comments_between(file: File, start: int, end: int) -> list[str]:

@@ -91,7 +91,7 @@ def find(context: Context) -> Iterator[Found]:
         first = min(nodes, key=lambda node: (node.lineno, node.col_offset))
         lines = sorted({node.lineno for node in nodes} - {first.lineno})
         others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
-        yield Found(ATTRIBUTE, first, Action.MANUAL, f"{_MOVES}{others}")
+        yield Found(ATTRIBUTE, first, Action.MANUAL, f"{_MOVES}{others}", f".{_MOVING}")
 
 
 def _moving(context: Context) -> list[ast.Attribute]:

@@ -52,3 +52,13 @@ def test_offloading_is_said_with_its_condition(given: str, said: str, tmp_path: 
         tmp_path, f"{HEAD}model = FSDP(nn.Linear(2, 2), cpu_offload={given})\n"
     ).findings
     assert [each.message for each in found if each.code == "FSDP201"] == [said]
+
+
+def test_empty_lines_above_a_definition_stay_two(tmp_path: Path) -> None:
+    """Where a statement goes between an import and a definition, as black has it."""
+    middle = 'strict = "yes"\n\n\ndef own(x):\n    return x\n\n\n'
+    last = 'model = FSDP(nn.Linear(2, 2), limit_all_gathers=strict == "yes")\n'
+    after = analysed(tmp_path, f"{HEAD}\n{middle}{last}").after["train.py"]
+    assert "strict" not in after
+    assert "\n\n\ndef own(x):\n    return x\n\n\n" in after
+    assert "\n\n\n\n" not in after
