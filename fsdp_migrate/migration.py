@@ -135,6 +135,8 @@ class _File:
         others = imports.edits() if self.context.writes else ()
         if each_alone and overlap([*edits, *others]):
             left = [_without(each, others) for each in every]
+            refused = {each.node for each, now in zip(every, left, strict=True) if each != now}
+            left = [_undone(each) if each.of in refused else each for each in left]
             if left != every:
                 return self.written(left, each_alone=True)
         edits += others
@@ -175,11 +177,10 @@ def _settled(
     """
     settled: list[Found] = []
     taken: list[Edit] = []
-    refused: set[tuple[str, ast.AST]] = set()
+    refused: set[ast.AST] = set()
     for each in found:
-        if each.of is not None and (each.rule.code, each.of) in refused:
-            message = f"{each.message} Not done: make this change yourself."
-            settled.append(each._replace(action=Action.MANUAL, message=message))
+        if each.of in refused:
+            settled.append(_undone(each))
             continue
         if each.edits is None or not is_on(each.rule, each.node):
             settled.append(each)
@@ -199,7 +200,7 @@ def _settled(
             message = f"Uses `fsdp_migrate.runtime` instead of torch, because {refusal}."
             if action is Action.MANUAL:
                 message = f"{each.message} Not done, because {refusal}: make this change yourself."
-            refused.add((each.rule.code, each.node))
+            refused.add(each.node)
             settled.append(
                 each._replace(action=action, message=message, edits=None, imports=(), removed=())
             )
@@ -224,6 +225,12 @@ def _is_written(edits: Sequence[Edit], taken: Sequence[Edit]) -> bool:
         piece and any(piece in text for text in texts)
         for piece, texts in zip(pieces, around, strict=True)
     )
+
+
+def _undone(found: Found) -> Found:
+    """A finding without its edits, because those of the construct that it belongs to cannot be made."""
+    message = f"{found.message} Not done: make this change yourself."
+    return found._replace(action=Action.MANUAL, message=message, edits=None, imports=(), removed=())
 
 
 def _without(found: Found, others: Sequence[Edit]) -> Found:

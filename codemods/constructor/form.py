@@ -111,7 +111,17 @@ def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
         need = Import(TORCH, "MixedPrecisionPolicy", getattr(made, "func", None))
         removed: tuple[ast.AST, ...] = (made.func,) if isinstance(made, ast.Call) else ()
         message = "Replaced by `MixedPrecisionPolicy`."
-        yield Found(precision.POLICY, made, Action.REWRITE, message, "", edits, (need,), removed)
+        found = Found(precision.POLICY, made, Action.REWRITE, message, "", edits, (need,), removed)
+        yield found._replace(of=_taking(context, made))
+
+
+def _taking(context: Context, made: ast.expr) -> ast.expr | None:
+    """The constructor of this file that takes an option object: it takes FSDP2's only where it is rewritten itself."""
+    for construction in constructions(context):
+        value = construction.value("mixed_precision")
+        if value is not None and any(end.node is made for end in construction.flow(value).ends):
+            return construction.call
+    return None
 
 
 def _constructor(construction: Construction, decision: Decision) -> Found:

@@ -40,3 +40,30 @@ def test_an_object_stays_if_one_of_its_constructors_needs_it(tmp_path: Path) -> 
     after = analysed(tmp_path, program).after["train.py"]
     assert "mp = MixedPrecision(" in after
     assert "MixedPrecisionPolicy(" in after.partition("model = Net()")[2].partition("critic")[0]
+
+
+def test_an_object_stays_if_its_constructor_is_left_as_it_is(tmp_path: Path) -> None:
+    """An import that changes inside of the call is in the way of the constructor's edit."""
+    program = """\
+        import functools
+        import torch
+        import torch.distributed
+        from model import Block, Net
+        from torch.distributed.fsdp import \\
+            StateDictType, \\
+            MixedPrecision
+        from torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel
+
+        class Trainer:
+            def __init__(self, model: Net):
+                offload = True
+                self.model = FullyShardedDataParallel(
+                    model, cpu_offload=torch.distributed.fsdp.CPUOffload(offload),
+                    mixed_precision=MixedPrecision(torch.bfloat16))
+
+        with FullyShardedDataParallel.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+            state = model.state_dict()
+        """
+    after = analysed(tmp_path, program).after["train.py"]
+    assert ("FullyShardedDataParallel(\n" in after) == ("MixedPrecision(" in after)
+    assert ("fully_shard(" in after) == ("MixedPrecisionPolicy(" in after)
