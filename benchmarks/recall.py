@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import csv
+import re
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -40,6 +41,9 @@ class Row(NamedTuple):
     cause: str
     what: str
     shown: str
+
+
+_ALSO = re.compile(r"Also on lines? ([\d, ]+)\.")
 
 
 @dataclass
@@ -76,6 +80,12 @@ def statements(file: Path) -> dict[int, int]:
     return first
 
 
+def lines_named(message: str) -> set[int]:
+    """The other lines that a finding is about, where one speaks for all of a function."""
+    named = _ALSO.search(message)
+    return set() if named is None else {int(line) for line in named[1].split(",")}
+
+
 class Findings:
     """The findings of one repository, and whether one stands on a row."""
 
@@ -89,9 +99,11 @@ class Findings:
             self.by_path.setdefault(path, []).append(finding)
 
     def on(self, row: Row, path: str, finding: Finding) -> bool:
-        """Whether a finding of a file stands on the row's line or in the statement that holds it."""
+        """Whether a finding of a file stands on the row's line, in the statement that holds it, or names the line."""
         if path != row.path:
             return False
+        if row.line in lines_named(finding.message):
+            return True
         if path not in self._first:
             self._first[path] = statements(self._repository / path)
         first = self._first[path]
