@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 # Of these folders only what is assigned at the top is changed: names and their translations.
-TABLES = ("codemods/uses", "fsdp_migrate/configuration")
-WHOLE = ("fsdp_migrate/configuration/table.py",)
+TABLES = ("codemods/uses", "codemods/libraries/configuration")
+WHOLE = ("codemods/libraries/configuration/table.py",)
 
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,

@@ -3,7 +3,7 @@
 python benchmarks/settings.py FOLDER
 
 FOLDER holds an environment for each release, which is made where it is missing; torch is borrowed from the environment of
-this Python. Written are tests/configuration/releases.json, which the tests compare with, and docs/results/settings.md.
+this Python. Written are tests/codemods/libraries/releases.json, which the tests compare with, and docs/results/settings.md.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-TESTS = ROOT / "tests" / "configuration"
+TESTS = ROOT / "tests" / "codemods" / "libraries"
 sys.path[:0] = [str(TESTS)]
 
 from release_shapes import SETTINGS, Settings  # noqa: E402

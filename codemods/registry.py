@@ -1,126 +1,116 @@
-"""All rules, and which of their modules have something to say about a file."""
+"""All codemods and rules, and which codemods have something to say about a file."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from pkgutil import iter_modules
+from types import ModuleType
 
+import fsdp_migrate.codemods
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action
 
-if TYPE_CHECKING:
-    from fsdp_migrate.codemods.context import Context
-    from fsdp_migrate.codemods.rule import Found, Rule
+Find = Callable[[Context], Iterator[Found]]
 
-_OF_PARAMETERS = (
-    *("param", "optim", "group", "decay", "norm", "Norm", "grad", "Grad", "clip", "Clip"),
-    *("numel", "nelement", "dim", "numpy", "storage", "tolist", "data_ptr", "reduce"),
-    *("[", "allclose", "nonzero", "unique", "masked_select", "argwhere"),
-    *(
-        f"{word}("
-        for word in ("any", "all", "max", "min", "mean", "std", "sum", "var", "cat", "stack")
-    ),
-)
-# Each module looks at one file and yields what it finds. It is asked, and imported, only where one of its words is in the file
-# or among the FSDP1 names that the file refers to; without words, always. `swap` runs after all, on what they leave.
-CODEMODS: dict[str, tuple[str, ...]] = {
-    "constructor.form": (),
-    "uses.like_fsdp1": ("like_fsdp1",),
-    "uses.state_dicts": ("state_dict", "STATE_DICT"),
-    "uses.methods": ("clip_grad_norm_", "no_sync", ".apply", "module"),
-    "uses.assumed": (),
-    "uses.classes": ("isinstance", "prepare", "extract_model", "unwrap_model"),
-    "uses.annotations": ("->", ": ", "cast("),
-    "uses.summon": ("summon_full_params", "fsdp_modules"),
-    "uses.scaler": ("GradScaler",),
-    "left.private_names": ("fsdp._", " _", "(_", ",_", "\t_", "FlatParam", "fully_sharded_data_"),
-    "left.wrapper_internals": ("._", ".params", "_flat_param", ".flat_param", "shard"),
-    "left.dynamic_names": ("patch(", '"torch.', "'torch.", '"fsdp_migrate.', "'fsdp_migrate."),
-    "left.module_names": ("__name__",),
-    "left.hooks": ("register_", "_apply_optimizer_in_backward"),
-    "left.environment": ("FSDP_USE_",),
-    "left.review": ("fsdp-migrate: review",),
-    "left.dtensors": (
-        *("_like(", "normal_", "bernoulli_", "exponential_", "random_", "uniform_"),
-        "ShardedTensor",
-    ),
-    "left.optimizers": ("opt", "Opt"),
-    "left.first_values": ("seed",),
-    "left.optimizer_files": ("state_dict",),
-    "left.clip_local_norm": ("clip_grad_norm_",),
-    "left.norms_over_ranks": ("all_reduce", "local_shard"),
-    "left.collectives": ("reduce", "broadcast", "gather", "scatter"),
-    "left.in_place": (
-        *("isinstance", ".module.", "_fsdp_w", "_flat_param", "deepcopy", "convert_sync"),
-        *("_parameters", "init"),
-    ),
-    "left.wrapped": ("state_dict", ".apply(", "isinstance"),
-    "left.units_of_the_model": ("class ", "olicy", "mixed_precision", "()"),
-    "left.parameters": _OF_PARAMETERS,
-    "left.taken_out": (
-        *("attrgetter", ".state", "get_parameter", "_parameters"),
-        *("arameters(", "odules(", "children(", ".weight", ".bias", "requires_grad_("),
-    ),
-    "left.taken_before": ("arameters(", ".weight", ".bias"),
-    "left.written_in_forward": ("NO_SHARD", "Parameter("),
-    "libraries.settings": (
-        *("fsdp=", "fsdp =", "fsdp:", "fsdp_config", '"fsdp', "'fsdp", "Plugin"),
-        *("ACCELERATE_USE_FSDP", "fsdp_plugin", "strategy", "--fsdp"),
-    ),
-    "libraries.commands": ("--fsdp", "--use_fsdp", "--use-fsdp"),
-    "libraries.lightning": ("lightning",),
-    "libraries.composer": ("composer", "parallelism_config"),
-    "libraries.prepared": ("_", ".module", "prepare", "isinstance", *_OF_PARAMETERS),
-}
+# Where two rules change the same code the first one is taken; `swap` runs after all, on what they leave.
+_ORDER = ("constructor", "uses", "assumptions", "by_hand", "libraries")
+_WITH_RULES_ALONE = ("requirements", "silenced", "swap")
+_registered: list[Codemod] = []
 
 
-class Codemod(Protocol):
-    """A module with rules and what finds their constructs."""
+@dataclass(frozen=True)
+class Codemod:
+    """A function that looks at one file, and yields what its rules find there.
 
-    RULES: tuple[Rule, ...]
+    Attributes:
+        name: its module, as in `uses.scaler`.
+        words: a file without any of them, as text or among its FSDP1 names, has nothing for it; without words all files may.
+        forms: the forms in which it is called; empty for all.
+    """
 
-    def find(self, context: Context) -> Iterator[Found]:
-        """What it has to say about a file."""
+    name: str
+    find: Find
+    words: tuple[str, ...] = ()
+    forms: tuple[str, ...] = ()
+
+    def may_find(self, text: str, names: Collection[str], form: str) -> bool:
+        """Return whether it has to look at a file with this text and these FSDP1 names."""
+        if self.forms and form not in self.forms:
+            return False
+        return not self.words or any(word in names or word in text for word in self.words)
+
+
+def codemod(*, words: tuple[str, ...] = (), forms: tuple[str, ...] = ()) -> Callable[[Find], Find]:
+    """Register a function that finds constructs; `Codemod` has the arguments."""
+
+    def register(find: Find) -> Find:
+        name = find.__module__.partition(".codemods.")[2]
+        _registered.append(Codemod(name, find, words, forms))
+        return find
+
+    return register
+
+
+@cache
+def _modules() -> list[ModuleType]:
+    """Every module with codemods or rules, imported: that registers the codemods."""
+    home = fsdp_migrate.codemods
+    names = [f"{home.__name__}.{name}" for name in _WITH_RULES_ALONE]
+    for folder in _ORDER:
+        package = import_module(f"{home.__name__}.{folder}")
+        names += [f"{package.__name__}.{found.name}" for found in iter_modules(package.__path__)]
+    return [import_module(name) for name in names]
+
+
+@cache
+def codemods() -> list[Codemod]:
+    """All codemods, in the order in which they look at a file."""
+    _modules()
+
+    def place(codemod: Codemod) -> tuple[int, str]:
+        return _ORDER.index(codemod.name.partition(".")[0]), codemod.name
+
+    return sorted(_registered, key=place)
 
 
 def asked(context: Context, takes: Callable[[str], bool] | None = None) -> Iterator[Codemod]:
-    """The modules that may find something in a file, of those whose names are taken."""
-    text, names = context.file.text, set(context.references.values())
-    for name, words in CODEMODS.items():
-        if name == "uses.assumed" and context.form != "torch":
-            continue
-        if (takes is None or takes(name)) and (
-            not words or not names.isdisjoint(words) or any(word in text for word in words)
-        ):
-            yield module(name)
+    """The codemods that may find something in a file, of those whose names are taken."""
+    text, names = context.file.text, {*context.references.values()}
+    for codemod in codemods():
+        is_taken = takes is None or takes(codemod.name)
+        if is_taken and codemod.may_find(text, names, context.form):
+            yield codemod
 
 
 def find(context: Context, takes: Callable[[str], bool] | None = None) -> Iterator[Found]:
     """What they find there; of a statement that a special rule leaves to the user, the general one says nothing."""
-    said: set[ast.stmt] = set()
+    reported: set[ast.stmt] = set()
     for codemod in asked(context, takes):
         for found in codemod.find(context):
-            at = context.file.statement(found.node) if found.action is Action.MANUAL else None
-            if at is not None and found.rule.code == "FSDP529" and at in said:
-                continue
-            said |= {at} if at is not None else set()
+            if found.action is Action.MANUAL:
+                statement = context.file.statement(found.node)
+                if statement in reported and found.rule.code == "FSDP529":
+                    continue
+                if statement is not None:
+                    reported.add(statement)
             yield found
-
-
-@cache
-def module(name: str) -> Codemod:
-    """A module of rules, imported when it is first asked for."""
-    found: Codemod = import_module(f"{__package__}.{name}")
-    return found
 
 
 @cache
 def all_rules() -> list[Rule]:
     """Every rule, in the order of codes."""
-    modules = (module(name) for name in (*CODEMODS, "requirements", "silenced", "swap"))
-    return sorted((rule for each in modules for rule in each.RULES), key=lambda rule: rule.code)
+    rules = {
+        value.code: value
+        for module in _modules()
+        for value in vars(module).values()
+        if isinstance(value, Rule)
+    }
+    return sorted(rules.values(), key=lambda rule: rule.code)
 
 
 def rule_for(code: str) -> Rule | None:

@@ -5,4 +5,3 @@ from fsdp_migrate.findings import Severity
 
 TORCH = Rule("FSDP901", "torch-requirement", Severity.RAISES)
 RUNTIME = Rule("FSDP902", "runtime-requirement", Severity.RAISES)
-RULES = (TORCH, RUNTIME)

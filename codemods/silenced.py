@@ -8,7 +8,6 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP099", "unused-ignore", Severity.PRINTS)
-RULES = (RULE,)
 
 _MESSAGE = (
     "Silences no finding. Move this comment to the line where the construct begins, or remove it."

@@ -37,7 +37,6 @@ _WRAPS = (
 )
 OPTION = Rule("FSDP017", "fsdp1-option", Severity.RAISES)
 CLASS_USE = Rule("FSDP018", "class-as-value", Severity.RAISES)
-RULES = (RULE, OPTION, CLASS_USE)
 _NO_MODEL = (
     "No FSDP2 model is an instance of FSDP1's class. Use `FSDPModule` in a class test; where the class is called, use a "
     "function that calls `fully_shard`."

@@ -5,27 +5,33 @@ import re
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 
+from fsdp_migrate.codemods.by_hand import dynamic_names
 from fsdp_migrate.codemods.context import Silenced
 from fsdp_migrate.codemods.edit.text import Refused, overlap, spliced
-from fsdp_migrate.codemods.left import dynamic_names
 from fsdp_migrate.codemods.libraries import rules
-from fsdp_migrate.codemods.rule import Edit, Rule
-from fsdp_migrate.configuration import composer
-from fsdp_migrate.configuration.commands import commands
-from fsdp_migrate.configuration.edits import edits_of
-from fsdp_migrate.configuration.launching import OF_VERL, launches
-from fsdp_migrate.configuration.project import Project
-from fsdp_migrate.configuration.reading import Unreadable, from_json, from_yaml
-from fsdp_migrate.configuration.sections import flat_section, sections, sets_fsdp
-from fsdp_migrate.configuration.table import (
+from fsdp_migrate.codemods.libraries.configuration import composer
+from fsdp_migrate.codemods.libraries.configuration.commands import commands
+from fsdp_migrate.codemods.libraries.configuration.edits import edits_of
+from fsdp_migrate.codemods.libraries.configuration.launching import OF_VERL, launches
+from fsdp_migrate.codemods.libraries.configuration.project import Project
+from fsdp_migrate.codemods.libraries.configuration.reading import Unreadable, from_json, from_yaml
+from fsdp_migrate.codemods.libraries.configuration.sections import flat_section, sections, sets_fsdp
+from fsdp_migrate.codemods.libraries.configuration.table import (
     KEPT,
     LIGHTNING_NAMES,
     OPTIONS,
     REMOVED,
     STRATEGY_OF_LIGHTNING,
 )
-from fsdp_migrate.configuration.translate import Said, translate
-from fsdp_migrate.configuration.tree import Change, Mapping, Value, mappings, plain
+from fsdp_migrate.codemods.libraries.configuration.translate import Said, translate
+from fsdp_migrate.codemods.libraries.configuration.tree import (
+    Change,
+    Mapping,
+    Value,
+    mappings,
+    plain,
+)
+from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.findings import Action, Finding, Problem
 from fsdp_migrate.migration import Outcome

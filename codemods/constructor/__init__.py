@@ -12,5 +12,5 @@
   is on the meta device.
 - `form`: what becomes of a call, and what is reported of it. `outcome`: that in one object. `by_units`: calls whose arguments
   only a run knows. `silent`: what would change without an error if there were no wrapper, found by a search by
-  name. `assumptions`: what the torch form relies on.
+  name.
 """

@@ -18,7 +18,6 @@ from fsdp_migrate.facts.scopes import Binding, Imported
 DEVICE_ID = Rule("FSDP207", "device-id")
 SYNC = Rule("FSDP208", "sync-module-states")
 INIT_FUNCTION = Rule("FSDP210", "param-init-fn")
-RULES = (DEVICE_ID, SYNC, INIT_FUNCTION)
 
 _STATE_DICT = "torch.distributed.checkpoint.state_dict"
 _CURRENT = {

@@ -7,15 +7,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor import (
-    assumptions,
-    double,
-    from_units,
-    layout,
-    precision,
-    root,
-    rows,
-)
+from fsdp_migrate.codemods.assumptions import constructor as assumptions
+from fsdp_migrate.codemods.constructor import double, from_units, layout, precision, root, rows
 from fsdp_migrate.codemods.constructor.by_units import by_units
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import (
@@ -48,6 +41,7 @@ from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.edit.text import Refused
 from fsdp_migrate.codemods.imports import removal, spent
+from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import
 from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.uses.methods import is_replaced
@@ -56,7 +50,6 @@ from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.findings import Action
 
 _NOT_REWRITTEN = "Unchanged, because the call is not rewritten."
-RULES = (CONSTRUCTOR, UNPACKED, UNKNOWN, *rows.RULES, *root.RULES, *assumptions.RULES)
 
 
 @dataclass(frozen=True)
@@ -73,6 +66,7 @@ class Decision:
     hits: tuple[Hit, ...] = ()
 
 
+@codemod()
 def find(context: Context) -> Iterator[Found]:
     """The constructors of a file, and their arguments."""
     spoken: set[ast.AST] = set()

@@ -24,7 +24,6 @@ from fsdp_migrate.codemods.rule import Import, Rule
 POLICY = Rule("FSDP213", "mixed-precision")
 BUFFERS = Rule("FSDP214", "buffer-dtype")
 LOW_PRECISION_GRADS = Rule("FSDP216", "keep-low-precision-grads")
-RULES = (POLICY, BUFFERS, LOW_PRECISION_GRADS)
 
 # Where a model may get a BatchNorm from: FSDP1, given a policy, makes it a unit in full precision.
 _NORMS = rb"BatchNorm|batch_norm"

@@ -16,7 +16,6 @@ from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.file import last_name, values_given
 
 GATHERED = Rule("FSDP006", "root-stays-gathered")
-RULES = (GATHERED,)
 
 _SWAPS = rb"(?i:\bema\b|_ema\b|\bema_|moving_average|\bswap\w*\()|\.lerp_\(|AveragedModel"
 _MAKES = re.compile(r"optim|adam|sgd|lion|adafactor|muon", re.IGNORECASE)

@@ -386,7 +386,3 @@ ROWS = {
         _no_effect, USE_ORIG_PARAMS, "Has no effect: FSDP2 always keeps the original parameters."
     ),
 }
-RULES = (
-    *(*sharding.RULES, *wrapping.RULES, *precision.RULES, *devices.RULES),
-    *(CPU_OFFLOAD, BACKWARD_PREFETCH, FORWARD_PREFETCH, LIMIT, USE_ORIG_PARAMS, IGNORED),
-)

@@ -21,7 +21,6 @@ HYBRID_SHARD = Rule("FSDP104", "hybrid-shard")
 DYNAMIC = Rule("FSDP105", "dynamic-strategy")
 GROUP = Rule("FSDP106", "process-group")
 MESH = Rule("FSDP107", "device-mesh")
-RULES = (FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD, DYNAMIC, GROUP, MESH)
 
 _KEEPING = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")

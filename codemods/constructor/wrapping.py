@@ -22,7 +22,6 @@ from fsdp_migrate.facts.values import Value
 
 CLASS_POLICY = Rule("FSDP151", "class-policy")
 RUNTIME_POLICY = Rule("FSDP152", "runtime-policy")
-RULES = (CLASS_POLICY, RUNTIME_POLICY)
 
 # fully_shard refuses containers without a forward; FSDP1 wrapped them, to no effect.
 _CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}

@@ -5,16 +5,16 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.libraries import rules
+from fsdp_migrate.codemods.libraries.configuration.launching import UNSURE, launches, of_words
 from fsdp_migrate.codemods.libraries.settings import only_reads, project_of
-from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.configuration.launching import UNSURE, launches, of_words
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.findings import Action
-
-RULES: tuple[Rule, ...] = ()  # listed with those of settings
 
 _FLAGS = ("--fsdp", "--use_fsdp", "--use-fsdp")
 
 
+@codemod(words=("--fsdp", "--use_fsdp", "--use-fsdp"))
 def find(context: Context) -> Iterator[Found]:
     """What sets FSDP1 in the commands of a file, each once."""
     file, project = context.file, project_of(context)

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.libraries import rules
+from fsdp_migrate.codemods.libraries.configuration import composer, tree
+from fsdp_migrate.codemods.libraries.configuration.reading import from_call, from_python
 from fsdp_migrate.codemods.libraries.settings import project_of
-from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.configuration import composer, tree
-from fsdp_migrate.configuration.reading import from_call, from_python
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.findings import Action
-
-RULES: tuple[Rule, ...] = ()  # listed with those of settings
 
 _PASSED = (
     "Selects FSDP1 in Composer, unless it is an `FSDP2Config` or the launch sets `FSDP_VERSION=2`. "
@@ -32,6 +31,7 @@ _FUNCTIONS = {
 }
 
 
+@codemod(words=("composer", "parallelism_config"))
 def find(context: Context) -> Iterator[Found]:
     """Settings that are passed to Composer, and calls of its functions."""
     if "composer" not in context.file.text and "parallelism_config" not in context.file.text:

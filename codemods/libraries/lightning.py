@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries import rules
-from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.configuration.table import LIGHTNING_NAMES, STRATEGY_OF_LIGHTNING
+from fsdp_migrate.codemods.libraries.configuration.table import (
+    LIGHTNING_NAMES,
+    STRATEGY_OF_LIGHTNING,
+)
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.findings import Action
-
-RULES: tuple[Rule, ...] = ()  # listed with those of settings
 
 _PACKAGES = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
 _CLASSES = (".FSDPStrategy", ".DDPFullyShardedNativeStrategy")
@@ -19,6 +21,7 @@ _IMPORTS = re.compile(
 )
 
 
+@codemod(words=("lightning",))
 def find(context: Context) -> Iterator[Found]:
     """What selects the strategy, each once: a call that has it, else the name."""
     if not _IMPORTS.search(context.file.text):

@@ -13,6 +13,8 @@ from typing import cast
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries.rules import MODEL
 from fsdp_migrate.codemods.libraries.settings import is_accelerates
+from fsdp_migrate.codemods.libraries.sharded import Prepared, prepared_of
+from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses.classes import find as of_classes
 from fsdp_migrate.codemods.uses.classes import is_tested
@@ -20,14 +22,11 @@ from fsdp_migrate.codemods.uses.methods import CLIP
 from fsdp_migrate.codemods.uses.no_sync import RULE as NO_SYNC
 from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.prepared import Prepared, prepared_of
 from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
-
-RULES: tuple[Rule, ...] = ()  # listed with those of settings
 
 _PYTHON = (
     r"FullyShardedDataParallelPlugin\(|ACCELERATE_USE_FSDP|"
@@ -83,6 +82,7 @@ _MISSING: dict[str, tuple[Rule, str]] = {
 )
 
 
+@codemod()
 def find(context: Context) -> Iterator[Found]:
     """What Accelerate refuses, what its models do not answer, and what the other rules say of them."""
     if not _is_concerned(context):
@@ -95,7 +95,7 @@ def find(context: Context) -> Iterator[Found]:
     yield from _norms(sharded)
     yield from _tested(sharded)
     # About what is done with models, whoever shards them; the others know none.
-    of_models = lambda name: name.startswith("left.") and name not in _BY_NAME  # noqa: E731
+    of_models = lambda name: name.startswith("by_hand.") and name not in _BY_NAME  # noqa: E731
     found = context.ask(sharded, of_models) if context.ask else ()
     yield from (each for each in found if not is_for_others(context.file, each.node))
 
@@ -115,7 +115,7 @@ def _is_concerned(context: Context) -> bool:
     return trains or not reach.is_start(str(file.path))
 
 
-_BY_NAME = ("left.dynamic_names", "left.private_names", "left.module_names")
+_BY_NAME = ("by_hand.dynamic_names", "by_hand.private_names", "by_hand.module_names")
 
 
 def _prepared(context: Context) -> Iterator[Found]:

@@ -9,15 +9,27 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.constructor.options import policy_source
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries import rules
+from fsdp_migrate.codemods.libraries.configuration import table, tree
+from fsdp_migrate.codemods.libraries.configuration.edits import edits_of
+from fsdp_migrate.codemods.libraries.configuration.launching import (
+    LEFT_OUT,
+    OF_VERL,
+    UNSURE,
+    is_left_out,
+    said_of,
+)
+from fsdp_migrate.codemods.libraries.configuration.project import Project
+from fsdp_migrate.codemods.libraries.configuration.reading import from_call, from_python
+from fsdp_migrate.codemods.libraries.configuration.sections import (
+    Section,
+    flat_section,
+    is_first,
+    section_of,
+)
+from fsdp_migrate.codemods.libraries.configuration.translate import translate
 from fsdp_migrate.codemods.libraries.words import given, has_words, is_computed
+from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Import
-from fsdp_migrate.configuration import table, tree
-from fsdp_migrate.configuration.edits import edits_of
-from fsdp_migrate.configuration.launching import LEFT_OUT, OF_VERL, UNSURE, is_left_out, said_of
-from fsdp_migrate.configuration.project import Project
-from fsdp_migrate.configuration.reading import from_call, from_python
-from fsdp_migrate.configuration.sections import Section, flat_section, is_first, section_of
-from fsdp_migrate.configuration.translate import translate
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.facts.program import Program
@@ -25,8 +37,6 @@ from fsdp_migrate.findings import Action
 from fsdp_migrate.pins import Pins
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
-
-RULES = rules.RULES
 
 _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "StateDictType"})
 # What MixedPrecision has that FSDP2 has too, or leaves as it is.
@@ -46,6 +56,21 @@ _STARTS = re.compile(
 )
 
 
+@codemod(
+    words=(
+        "fsdp=",
+        "fsdp =",
+        "fsdp:",
+        "fsdp_config",
+        '"fsdp',
+        "'fsdp",
+        "Plugin",
+        "ACCELERATE_USE_FSDP",
+        "fsdp_plugin",
+        "strategy",
+        "--fsdp",
+    )
+)
 def find(context: Context) -> Iterator[Found]:
     """Calls and dictionaries that set FSDP1 for another library."""
     file = context.file

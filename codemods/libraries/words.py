@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import keyword
-from fsdp_migrate.configuration import table
+from fsdp_migrate.codemods.libraries.configuration import table
 from fsdp_migrate.facts.file import File
 
 

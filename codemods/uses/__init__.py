@@ -1,1 +1,1 @@
-"""What is done with a model: found, and made plain with it."""
+"""What is done with a model: uses that are rewritten, or still work."""

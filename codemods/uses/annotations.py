@@ -4,17 +4,17 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, has_torch
-from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found, Import
 from fsdp_migrate.codemods.uses.classes import RULE
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
-RULES: tuple[Rule, ...] = ()  # listed with the tests of the class
-
 _MODULE = "Replaced by `nn.Module`: for a type checker, `FSDPModule` has no `parameters()`."
 
 
+@codemod()
 def find(context: Context) -> Iterator[Found]:
     """The class in annotations, also in quotes."""
     if not context.plain:

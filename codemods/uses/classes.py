@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.constructor.form import decide
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.decided import decided, outermost
 from fsdp_migrate.codemods.edit.text import Refused, comments_between
+from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses.branches import clips_in_both
 from fsdp_migrate.codemods.uses.wrappers import Selects, Walks
@@ -19,7 +20,6 @@ from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP007", "isinstance")
-RULES = (RULE,)
 
 _FIRST = (
     "Is now true for every sharded model, so the branch for FSDP1's class below no longer runs. "
@@ -49,6 +49,7 @@ _OF_COMPOSER = (
 )
 
 
+@codemod(words=("isinstance", "prepare", "extract_model", "unwrap_model"))
 def find(context: Context) -> Iterator[Found]:
     """The class in tests, as `FSDPModule`: models are that in every form."""
     yield from _of_fsdp2(context)

@@ -3,15 +3,16 @@
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor import assumptions, from_units, root
+from fsdp_migrate.codemods.assumptions import constructor as assumptions
+from fsdp_migrate.codemods.constructor import from_units, root
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.edit.text import indentation, newline
+from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP008", "like-fsdp1")
-RULES = (RULE,)
 
 _MESSAGE = (
     "Removed, together with the FSDP1 behaviour that it kept: see the assumptions listed here."
@@ -20,6 +21,7 @@ _MESSAGE = (
 _SHARED = ("mesh", "offload_policy", "ignored_params")
 
 
+@codemod(words=("like_fsdp1",))
 def find(context: Context) -> Iterator[Found]:
     """Every block, in torch's form; one that asks `units` for FSDP1's arguments is a constructor."""
     if context.form != "torch":

@@ -8,6 +8,7 @@ from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.edit import layout
 from fsdp_migrate.codemods.edit.text import indentation, newline, step
+from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import no_sync
 from fsdp_migrate.codemods.uses.branches import clips_in_both, without_test
@@ -21,7 +22,6 @@ from fsdp_migrate.source import is_test
 CLIP = Rule("FSDP301", "clip-method")
 APPLY = Rule("FSDP322", "apply")
 MODULE = Rule("FSDP009", "dot-module")
-RULES = (CLIP, no_sync.RULE, APPLY, MODULE)
 
 _ANSWERED = {
     "clip_grad_norm_": CLIP,
@@ -64,6 +64,7 @@ _DDP = ("DistributedDataParallel", "DDP", "ddp")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
+@codemod(words=("clip_grad_norm_", "no_sync", ".apply", "module"))
 def find(context: Context) -> Iterator[Found]:
     """The uses of expressions that can hold a model, sharded in any form."""
     for name, rule in _ANSWERED.items():

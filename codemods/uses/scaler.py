@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, has_torch
+from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import Models
@@ -12,7 +13,6 @@ from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP351", "sharded-grad-scaler")
-RULES = (RULE,)
 
 _NAME = "ShardedGradScaler"
 _PLAIN = "Replaced by `torch.amp.GradScaler`, which skips a step on all ranks together as well."
@@ -29,6 +29,7 @@ _HALF = re.compile(
 )
 
 
+@codemod(words=("GradScaler",))
 def find(context: Context) -> Iterator[Found]:
     """The uses of `ShardedGradScaler`, and the calls of torch's where a program has no other."""
     references = [node for node, name in context.references.items() if name == _NAME]

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 
 from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import optimizer_states, set_types
 from fsdp_migrate.codemods.uses.blocks import rewritten, together
@@ -26,7 +27,6 @@ CONTEXT = Rule("FSDP331", "state-dict-context", Severity.RAISES)
 SET_TYPE = Rule("FSDP332", "set-state-dict-type", Severity.RAISES)
 LOCAL = Rule("FSDP334", "local-state-dict", Severity.RAISES)
 OPTIMIZER = Rule("FSDP335", "optimizer-state-dict", Severity.RAISES)
-RULES = (CONTEXT, SET_TYPE, LOCAL, OPTIMIZER)
 
 _FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
 _WHOLE = "options=StateDictOptions(full_state_dict=True)"
@@ -59,6 +59,7 @@ _OF_OPTIMIZERS = {
 }
 
 
+@codemod(words=("state_dict", "STATE_DICT"))
 def find(context: Context) -> Iterator[Found]:
     """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
     blocks, others = _contexts(context)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import own
 from fsdp_migrate.codemods.uses.options import MODULE
@@ -17,7 +18,6 @@ from fsdp_migrate.findings import Action, Severity
 
 SUMMON = Rule("FSDP321", "summon-full-params")
 UNITS = Rule("FSDP362", "fsdp-modules", Severity.RAISES)
-RULES = (SUMMON, UNITS)
 
 _CALLED = "Removed: an FSDP2 model gathers its parameters when it is called."
 _EMPTY = "Removed: the block is empty."
@@ -31,6 +31,7 @@ _IN_PLACE = re.compile(r"\w_\(|\.data\b|\.copy_|setattr\(|load_state_dict|\] = "
 _READING = {"named_parameters": "whole_parameters", "state_dict": "get_model_state_dict"}
 
 
+@codemod(words=("summon_full_params", "fsdp_modules"))
 def find(context: Context) -> Iterator[Found]:
     """The two functions of the class."""
     for attribute in context.file.attributes.get("summon_full_params", ()):

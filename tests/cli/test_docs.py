@@ -2,7 +2,6 @@
 
 import fnmatch
 import re
-import sys
 import types
 from pathlib import Path
 
@@ -24,10 +23,12 @@ def test_the_codemod_of_the_guide_does_what_its_page_says(monkeypatch: pytest.Mo
     text = (ROOT / "docs" / "codemod.md").read_text("utf-8")
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert code is not None
-    codemod = types.ModuleType("root_check")
+    known = registry.codemods()
+    codemod = types.ModuleType("fsdp_migrate.codemods.uses.root_check")
     exec(compile(code[1], "root_check.py", "exec"), codemod.__dict__)
-    monkeypatch.setitem(sys.modules, "fsdp_migrate.codemods.root_check", codemod)
-    monkeypatch.setattr(registry, "CODEMODS", {"root_check": (), **registry.CODEMODS})
+    added = registry._registered.pop()
+    assert added.find is codemod.find
+    monkeypatch.setattr(registry, "codemods", lambda: [added, *known])
     page = re.search(r"````markdown\n(.*?)````", text, re.DOTALL)
     assert page is not None
     examples = examples_on(page[1])

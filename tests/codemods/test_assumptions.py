@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.constructor.assumption_table import ASSUMPTIONS
+from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS
 from fsdp_migrate.findings import Severity
 
 from .programs import analysed

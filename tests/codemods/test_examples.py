@@ -8,10 +8,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+import fsdp_migrate.codemods
 from fsdp_migrate.codemods.constructor.code import KEEPS
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments
-from fsdp_migrate.codemods.registry import CODEMODS, all_rules, asked, module, rule_for
+from fsdp_migrate.codemods.registry import Codemod, all_rules, codemods, rule_for
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.discover import discover
 from fsdp_migrate.engine import analyse as analyse_files
@@ -151,9 +152,26 @@ def _context(text: str) -> Context:
     return Context(file, Program([file]))
 
 
-@pytest.mark.parametrize("name", [name for name, words in CODEMODS.items() if words])
-def test_a_module_finds_nothing_where_it_is_not_asked(name: str) -> None:
-    contexts = [_context(text) for text in _programs()]
-    others = [context for context in contexts if module(name) not in asked(context)]
+WITH_WORDS = [codemod for codemod in codemods() if codemod.words]
+
+
+@pytest.mark.parametrize("codemod", WITH_WORDS, ids=[codemod.name for codemod in WITH_WORDS])
+def test_a_codemod_finds_nothing_in_a_file_without_its_words(codemod: Codemod) -> None:
+    others = []
+    for text in _programs():
+        context = _context(text)
+        if not codemod.may_find(text, {*context.references.values()}, context.form):
+            others.append(context)
     assert others
-    assert [found.message for context in others for found in module(name).find(context)] == []
+    assert [found.message for context in others for found in codemod.find(context)] == []
+
+
+def test_each_module_with_a_search_registers_it() -> None:
+    folder = Path(fsdp_migrate.codemods.__path__[0])
+    search = re.compile(r"^def find\(context: Context\) -> Iterator\[Found\]", re.MULTILINE)
+    searches = {
+        ".".join(file.relative_to(folder).with_suffix("").parts)
+        for file in folder.rglob("*.py")
+        if search.search(file.read_text("utf-8"))
+    }
+    assert searches == {codemod.name for codemod in codemods()}

@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from fsdp_migrate.codemods.constructor import assumption_table
+from fsdp_migrate.codemods.assumptions import table as of_assumptions
+from fsdp_migrate.codemods.by_hand import environment, private_names, wrapper_internals
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION
-from fsdp_migrate.codemods.left import environment, private_names, wrapper_internals
 from fsdp_migrate.codemods.registry import all_rules
 
 from .pages import examples_of, table_of
@@ -27,15 +27,11 @@ def test_every_rule_has_a_page_with_examples() -> None:
 def test_the_page_of_assumptions_shows_their_rows() -> None:
     """Each row of the two tables is what a finding says."""
     rows = [line for line in ASSUMPTION.page.splitlines() if line.startswith("| ")]
-    assumed = assumption_table.ASSUMPTIONS
+    assumed = of_assumptions.ASSUMPTIONS
     assert rows[1 : 1 + len(assumed)] == [
         f"| {each.severity.value} | {each.message} |" for each in assumed
     ]
-    names = {
-        **assumption_table.INTERFACE,
-        **assumption_table.METHODS,
-        **assumption_table.STATE_DICTS,
-    }
+    names = {**of_assumptions.INTERFACE, **of_assumptions.METHODS, **of_assumptions.STATE_DICTS}
     table = table_of(ASSUMPTION)
     assert {name: table[name] for name in names} == names
 

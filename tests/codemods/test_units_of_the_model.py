@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.left.units_of_the_model import NAMES
+from fsdp_migrate.codemods.by_hand.units_of_the_model import NAMES
 
 from .programs import analysed
 

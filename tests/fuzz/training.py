@@ -29,7 +29,7 @@ from forked import LOST
 from fsdp1 import fsdp1_on_cpu
 from launch import results_in
 
-from fsdp_migrate.codemods.constructor.assumptions import SILENT
+from fsdp_migrate.codemods.assumptions.constructor import SILENT
 from fsdp_migrate.findings import Action
 from fsdp_migrate.runtime import changed
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fsdp_migrate.codemods.constructor.assumption_table import ASSUMPTIONS
+from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS
 from fsdp_migrate.runtime.in_place import like_fsdp1
 from fsdp_migrate.verify import quirks
 from fsdp_migrate.verify.command import verify_command

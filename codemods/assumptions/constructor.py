@@ -1,0 +1,63 @@
+"""What `--form torch` relies on: FSDP1 did more than `fully_shard` does, and without `like_fsdp1` nothing makes up for it."""
+
+import ast
+from collections.abc import Collection, Iterator, Sequence
+
+from fsdp_migrate.codemods.assumptions.lines import WORDS, is_elsewhere
+from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS
+from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction
+from fsdp_migrate.codemods.constructor.silent import Hit
+from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.findings import Action
+
+SILENT = Rule("FSDP005", "silent-dependence")
+
+
+def of(
+    construction: Construction, written: Collection[str], hits: Sequence[Hit]
+) -> Iterator[Found]:
+    """The assumptions of one constructor, the silent ones first, and the places that rely on the wrapper.
+
+    Args:
+        written: the arguments that are in torch's words.
+    """
+    context, call = construction.context, construction.call
+    is_whole = {"mixed_precision", "auto_wrap_policy"} <= {*written}
+    lacks_attributes = construction.keeps_attributes == "False"
+    yield from of_model(context, call, norms=is_whole, lacks_attributes=lacks_attributes)
+    for hit in hits:
+        if hit.file is context.file:
+            what = f"{hit.what[0].upper()}{hit.what[1:]}"
+            message = f"{what}. FSDP2 has no wrapper, so the result silently changes: {hit.edit}."
+            construct = shortened(context.source(hit.node))
+            yield Found(SILENT, hit.node, Action.MANUAL, message, construct)
+        else:
+            message = (
+                f"Another place depends on FSDP1's wrapper and silently changes without it: {hit}."
+            )
+            yield Found(SILENT, call, Action.MANUAL, message, "fully_shard")
+
+
+def of_model(
+    context: Context, node: ast.AST, *, norms: bool, lacks_attributes: bool
+) -> Iterator[Found]:
+    """What is assumed of every model that is sharded at a node.
+
+    Args:
+        norms: whether a BatchNorm may be in low precision.
+        lacks_attributes: whether FSDP1's parameters had lost their attributes, too.
+    """
+    for assumption in ASSUMPTIONS:
+        name = assumption.name
+        match name:
+            case "batch_norm" | "root_inputs":
+                matters = norms
+            case "dataclasses":
+                matters = context.target < (2, 13) and context.program.has("@dataclass")
+            case "parameter_attributes":
+                matters = not lacks_attributes
+            case _:
+                matters = True
+        if matters and (name not in WORDS or is_elsewhere(context, name)):
+            yield Found(ASSUMPTION, node, Action.REWRITE, assumption.message, "fully_shard")

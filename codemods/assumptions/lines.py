@@ -1,0 +1,246 @@
+"""Lines where FSDP1's model did more than one of `fully_shard` does: torch's form assumes away what no line shows.
+
+A line is named where the file shows that it is about a model, or a parameter of one. `like_fsdp1` keeps each of these by a
+switch of its own, which the findings name.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fsdp_migrate.codemods.assumptions.table import INTERFACE, METHODS, STATE_DICTS
+from fsdp_migrate.codemods.by_hand.measured import is_torchs
+from fsdp_migrate.codemods.by_hand.module_names import is_any_module, subject_of
+from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction, constructions
+from fsdp_migrate.codemods.constructor.rows import SETTING
+from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
+from fsdp_migrate.codemods.uses.methods import is_gathered
+from fsdp_migrate.codemods.uses.state_dicts import untyped
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.models import INNER
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.parameters import loop_of
+from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.unreached import is_for_others
+from fsdp_migrate.findings import Action, Severity
+
+# What `methods` and `hooks` have findings for, unless it is asked for by a string.
+_REPLACED = ("_fsdp_wrapped_module", "module", "no_sync", "register_comm_hook")
+_ASKED = {**INTERFACE, **METHODS}
+# By which words an assumption matters: `model.rank`, `hasattr(model, "rank")` and `getattr(model, name)` for the interface.
+WORDS = {
+    "interface": rf"(?<!\bself)\.(?:{'|'.join((*INTERFACE, *_REPLACED))})\b(?! import)"
+    rf"|\b(?:get|has)attr\((?![^()\n]*,\s*[\"'](?!(?:{'|'.join(_ASKED)})[\"']))",
+    "parameter_attributes": SETTING,
+    "data_writes": r"(?<!\bself)\.data\s*=[^=]",
+    "whole_state_dicts": r"\.(?:load_)?state_dict\(",
+    "class_names": r"\.__name__\b|\b(?:import|from) transformers\b",
+    "list_inputs": r"def forward\([^)]*?\b(\w+)\b[^)]*\)[^\0]{0,2000}?\n +\1"
+    r"(?:\.(?:append|extend|update)\(|\[[^\]\n:,]*\] = )",
+    "autocast_cache": r"autocast",
+    "sharded_after_forward": r"no_grad|inference_mode|\.eval\(\)",
+    "whole_in_apply": r"(?<!\w)[a-z_]\w*\.apply\(",
+}
+_DATA = "Has no effect: FSDP2 continues with the old memory. Write `p.data.copy_(x)`, where `x` is a DTensor as well."
+_LOST = (
+    "Is lost when the model is sharded, because sharding replaces its parameters. "
+    "Set this attribute after line {}."
+)
+_OLDER = (
+    "Holds the parameters from before `fully_shard`, which are no longer trained. "
+    "Create this optimizer after line {}."
+)
+_GATHERED = (
+    "Raises or is lost after a forward without gradients, which leaves the root's parameters gathered. "
+    "Call `model.reshard()` behind each such forward."
+)
+_NAME = (
+    "Is `FSDPBlock` for a sharded module of class `Block`, so comparisons with `Block` fail. "
+    "Use `isinstance(module, Block)`."
+)
+# Methods that change a parameter in place.
+_WRITING = ("add_", "copy_", "div_", "fill_", "lerp_", "mul_", "sub_", "zero_")
+
+
+class Line(NamedTuple):
+    """A place, the switch of `like_fsdp1` that would keep it, and what to say; nothing where another rule does."""
+
+    switch: str
+    node: ast.AST
+    message: str
+
+
+@codemod(forms=("torch",))
+def find(context: Context) -> Iterator[Found]:
+    """These lines, in torch's form."""
+    if context.form == "torch" and context.models.shards(context.file):
+        for switch, node, message in context.program.once(_lines, str(context.file.path)):
+            if message:
+                text = f"{message} (`--form auto` keeps FSDP1's behaviour: `{switch}`.)"
+                construct = shortened(context.source(node))
+                severity = Severity.RAISES if switch == "interface" else None
+                yield Found(ASSUMPTION, node, Action.MANUAL, text, construct, severity=severity)
+
+
+def is_elsewhere(context: Context, switch: str) -> bool:
+    """Whether a word that an assumption is about stands where its model may come, and no line is named for it."""
+    paths = context.program.reach.of(context.file.path)
+    return any(context.program.once(_is_open, path, switch) for path in paths)
+
+
+def _is_open(program: Program, path: str, switch: str) -> bool:
+    file = program.load(path) if program.mentions(path) else None
+    text = program.reach.text(path) if file is None else file.text
+    places = [*re.finditer(WORDS[switch], text)]
+    lines = [] if file is None or not places else program.once(_lines, path)
+    spans = [file.span(line.node) for line in lines if file is not None and line.switch == switch]
+    return any(not any(a <= p.start() < b or a < p.end() <= b for a, b in spans) for p in places)
+
+
+def _lines(program: Program, path: str) -> list[Line]:
+    """Those of a file, but for code about models that FSDP1 does not wrap, or for FSDP2 itself."""
+    file = program.load(path)
+    assert file is not None
+    context, found = Context(file, program, form="torch"), list[Line]()
+    for line in (each for finder in _FINDERS for each in finder(context)):
+        around = file.function(line.node)
+        text = "" if around is None else file.source(around)
+        is_of_fsdp2 = "fully_shard(" in text and "like_fsdp1(" not in text
+        if not (is_of_fsdp2 or is_for_others(file, line.node)):
+            found.append(line)
+    return found
+
+
+def _interface(context: Context) -> Iterator[Line]:
+    """`model.process_group`, `hasattr(model, "no_sync")`."""
+    for name in (*INTERFACE, *_REPLACED):
+        for attribute in context.file.attributes.get(name, ()):
+            if context.fsdp1(attribute.value) == CLASS:
+                yield Line("interface", attribute, "")
+            elif isinstance(attribute.ctx, ast.Load) and context.can_be_model(attribute.value):
+                message = ""
+                if name in INTERFACE:
+                    message = f"Raises `AttributeError`: an FSDP2 model has no `{name}`. {INTERFACE[name]}"
+                yield Line("interface", attribute, message)
+    for call in (*context.file.calls.get("getattr", ()), *context.file.calls.get("hasattr", ())):
+        name = str(getattr(call.args[1], "value", "")) if len(call.args) > 1 else ""
+        if name in _ASKED and context.can_be_model(call.args[0]):
+            message = f"Finds no `{name}` on an FSDP2 model. {_ASKED[name]}"
+            yield Line("interface", call, message)
+
+
+def _states(context: Context) -> Iterator[Line]:
+    """`model.state_dict()` and `model.load_state_dict(state)`."""
+    for attribute in (a for name in OF_MODELS for a in context.file.attributes.get(name, ())):
+        if is_typed(context.file, attribute):
+            yield Line("whole_state_dicts", attribute, "")
+    for attribute, is_rewritten in untyped(context):
+        message = "" if is_rewritten else STATE_DICTS[attribute.attr]
+        yield Line("whole_state_dicts", attribute, message)
+
+
+def _writes(context: Context) -> Iterator[Line]:
+    """`p.data = x`."""
+    for attribute in context.file.attributes.get("data", ()):
+        statement = context.file.parents[attribute]
+        if isinstance(statement, ast.Tuple):  # `p.data, kept = kept, p.data`
+            statement = context.file.parents[statement]
+        if isinstance(statement, ast.Assign) and isinstance(attribute.ctx, ast.Store):
+            if taken(context, proven=True).is_parameter(attribute.value, context.file):
+                if not is_known_as_whole(context, attribute):
+                    yield Line("data_writes", statement, _DATA)
+
+
+def _gathered(context: Context) -> Iterator[Line]:
+    """`p.data.copy_(average)` in a function of its own, such as one that swaps averaged weights in and out."""
+    if not context.program.has(WORDS["sharded_after_forward"]):
+        return
+    for name in _WRITING:
+        for attribute in context.file.attributes.get(name, ()):
+            written = attribute.value
+            if isinstance(written, ast.Attribute) and written.attr == "data":
+                written = written.value
+            if isinstance(written, ast.Name) and _is_swapped(context, attribute, written):
+                if taken(context, proven=True).is_parameter(written, context.file):
+                    if not is_known_as_whole(context, attribute):
+                        yield Line("sharded_after_forward", attribute, _GATHERED)
+
+
+def _is_swapped(context: Context, method: ast.Attribute, written: ast.Name) -> bool:
+    """Whether a function that trains nothing itself writes what a loop takes from a model, as an optimizer does not."""
+    function, loop = context.file.function(method), loop_of(context.file, written)
+    if function is None or loop is None or context.call_of(method) is None:
+        return False
+    text = context.source(function)
+    return "parameters(" in context.source(loop[1]) and ".backward(" not in text
+
+
+def _before(context: Context) -> Iterator[Line]:
+    """What holds parameters of a model that is sharded below: optimizers, and attributes such as `p.no_weight_decay = True`."""
+    file = context.file
+    taking = ("parameters", "named_parameters")
+    for named in (each for name in taking for each in file.attributes.get(name, ())):
+        below = _sharded_below(context, named.value)
+        if below is None:
+            continue
+        line = below.call.lineno
+        for around in file.ancestors(named):
+            if isinstance(around, ast.Call) and is_torchs(context, around.func):
+                if "optim" in next(iter(context.dotted(around.func))):
+                    yield Line("older_optimizers", around, _OLDER.format(line))
+            elif isinstance(around, ast.For):
+                names = {getattr(each, "id", "") for each in ast.walk(around.target)}
+                stores = (each for each in ast.walk(around) if _sets_attribute(each, names))
+                is_flat = below.keeps_attributes == "False"  # they were lost under FSDP1, too
+                message = "" if is_flat else _LOST.format(line)
+                yield from (Line("parameter_attributes", s, message) for s in stores)
+
+
+def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
+    """Whether a node sets another attribute of something than a parameter has of its own."""
+    if isinstance(node, ast.Call):
+        return last_name(node.func) == "setattr" and getattr(node.args[0], "id", 0) in names
+    if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
+        return False
+    is_own = node.attr in ("data", "grad", "requires_grad")
+    return getattr(node.value, "id", 0) in names and not is_own
+
+
+def _sharded_below(context: Context, model: ast.expr) -> Construction | None:
+    """The constructor, below in the same function, that wraps a model or what it is a part of."""
+    file, path = context.file, f"{ast.unparse(model)}."
+    for each in constructions(context):
+        if each.module is not None and path.startswith(f"{ast.unparse(each.module)}."):
+            same = file.function(each.call) is file.function(model)
+            if same and each.call.lineno > model.lineno and not context.can_be_model(model):
+                return each
+    return None
+
+
+def _names(context: Context) -> Iterator[Line]:
+    """`type(module).__name__ == "Block"`, and the name of a model."""
+    for attribute in context.file.attributes.get("__name__", ()):
+        subject, around = subject_of(attribute.value), context.file.parents[attribute]
+        if isinstance(subject, ast.Attribute) and subject.attr in INNER:
+            subject = subject.value
+        is_compared = isinstance(around, ast.Compare)
+        if subject is not None and (
+            context.can_be_model(subject) or (is_compared and is_any_module(context, subject))
+        ):
+            yield Line("class_names", around if is_compared else attribute, _NAME)
+
+
+def _applies(context: Context) -> Iterator[Line]:
+    """`model.apply(f)`, of which `methods` speaks."""
+    for attribute in context.file.attributes.get("apply", ()):
+        call = context.call_of(attribute)
+        if call is not None and is_gathered(context, attribute):
+            yield Line("whole_in_apply", call, "")
+
+
+_FINDERS = (_interface, _states, _writes, _gathered, _before, _names, _applies)

@@ -1,0 +1,145 @@
+"""`torch.nn.utils.clip_grad_norm_` on an FSDP1 model: it clipped each rank by a norm of its own."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.unreached import is_for_others
+from fsdp_migrate.findings import Action
+
+RULE = Rule("FSDP302", "clip-local-norm")
+
+_NAME = "clip_grad_norm_"
+_TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
+_MESSAGE = (
+    "Under FSDP1 this call clipped each rank by its local norm. Under FSDP2 it clips by the global norm, which is larger: "
+    "check `max_norm`."
+)
+_HANDED_ON = (
+    "With sharded parameters, this function clipped each rank by its local norm under FSDP1. Under FSDP2 it clips by the "
+    "global norm, which is larger: check `max_norm`."
+)
+_RESULT = "The norm it returns is now a DTensor: use `norm.full_tensor()` for a plain tensor."
+_IGNORED = (
+    "If gradients of ignored parameters differ between ranks, each rank scales its shards by another factor. Under FSDP2 "
+    "shards hold other elements, so the numbers change: clip ignored parameters in a separate call."
+)
+_PARALLEL = (
+    "Under FSDP1 each tensor-parallel rank clipped by the norm of its own part. Under FSDP2 all ranks clip by the global "
+    "norm, which is larger: check `max_norm`."
+)
+# A pattern that begins with a text is searched for faster than one that begins with a boundary.
+_IGNORES = re.compile(
+    r"ignored_(?<!\wignored_)(?:modules|states|parameters)[\"']?\s*[:=](?!\s*None)"
+)
+
+
+@codemod(words=("clip_grad_norm_",))
+def find(context: Context) -> Iterator[Found]:
+    """Calls of torch's function with the parameters of an FSDP1 model, and of the model's where parameters are ignored."""
+    yield from _by_the_model(context)
+    for name in (*context.file.loads.get(_NAME, ()), *context.file.attributes.get(_NAME, ())):
+        if (
+            context.call_of(name) is None
+            and context.dotted(name) & _TORCH
+            and context.models.shards(context.file)
+        ):
+            for use in [*_calls_of_field(context, name)] or [name]:
+                yield Found(RULE, use, Action.MANUAL, _HANDED_ON)
+    for call in context.file.calls.get(_NAME, ()):
+        if not context.dotted(call.func) & _TORCH:
+            continue
+        given = keyword(call, "parameters", 0)
+        if (
+            given is None
+            or not _are_sharded(context, given)
+            or _is_for_others(context, call, given)
+        ):
+            continue
+        used = not isinstance(context.file.parents[call], ast.Expr)
+        message = f"{_MESSAGE} {_RESULT}" if used else _MESSAGE
+        yield Found(RULE, call, Action.MANUAL, message, f"{context.source(call.func)}(...)")
+
+
+def _calls_of_field(context: Context, name: ast.expr) -> Iterator[ast.Call]:
+    """The calls of the attribute that holds the function: `self.clip = clip_grad_norm_`."""
+    statement = context.file.parents[name]
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    if isinstance(target, ast.Attribute):
+        for call in context.file.calls.get(target.attr, ()):
+            if ast.unparse(call.func) == ast.unparse(target):
+                yield call
+
+
+def _by_the_model(context: Context) -> Iterator[Found]:
+    """`model.clip_grad_norm_(...)` under tensor parallelism, or where gradients of ignored parameters may differ between
+    ranks."""
+    for attribute in context.file.attributes.get(_NAME, ()):
+        call, of_class = context.call_of(attribute), context.fsdp1(attribute.value) == CLASS
+        if call is None:
+            continue
+        if not of_class and not context.can_be_model(attribute.value):
+            continue
+        if context.program.once(_is_tensor_parallel):
+            yield Found(RULE, attribute, Action.MANUAL, _PARALLEL)
+        norm = keyword(call, "norm_type", 2 if of_class else 1)
+        if norm is not None and "inf" in ast.unparse(norm):
+            continue
+        action = context.program.once(_of_ignored)
+        if action is not None:
+            yield Found(RULE, attribute, action, _IGNORED)
+
+
+def _is_tensor_parallel(program: Program) -> bool:
+    return any("parallelize_module(" in file.text for file in program.files)
+
+
+def _of_ignored(program: Program) -> Action | None:
+    """By hand if parameters are ignored; not where a file of the program freezes some, or reduces gradients itself."""
+    texts = [file.text for file in program.files]
+    if not any(_IGNORES.search(text) for text in texts):
+        return None
+    is_cared_for = any("requires_grad" in text or "all_reduce" in text for text in texts)
+    return Action.RUNTIME if is_cared_for else Action.MANUAL
+
+
+def _are_sharded(context: Context, given: ast.expr) -> bool:
+    from_models, file = taken(context), context.file
+    others = from_models.several(given, file) is False or from_models.one(given, file) is False
+    shards = context.models.shards(file) and not others
+    return shards and not is_known_as_whole(context, given)
+
+
+def _is_for_others(context: Context, call: ast.Call, given: ast.expr) -> bool:
+    """Whether a test leaves a call to models that are not sharded, or code above has clipped those by their own method.
+
+    The class of a compiled model is another one, whatever it holds.
+    """
+    file, statement = context.file, context.file.statement(call)
+    is_compiled = f"{file.source(given).partition('.parameters')[0]} = torch.compile(" in file.text
+    block = file.block(statement)
+    above = block[: block.index(statement)] if statement in block else []
+    tried = [parent for parent in file.ancestors(call) if isinstance(parent, ast.ExceptHandler)]
+    ways = [each for each in above if isinstance(each, ast.If) and _may_end(each)]
+    ways += [each for handler in tried for each in getattr(file.parents[handler], "body", ())]
+    clipped = any(_clips(context, node) for way in ways for node in ast.walk(way))
+    return clipped or (is_for_others(file, call) and not is_compiled)
+
+
+def _may_end(block: ast.If) -> bool:
+    """Whether what is below a block may be left out by it."""
+    return any(isinstance(node, ast.Return) for part in block.body for node in ast.walk(part))
+
+
+def _clips(context: Context, node: ast.AST) -> bool:
+    """Whether a node calls a method of that name, or another function for sharded gradients."""
+    if not isinstance(node, ast.Call) or not last_name(node.func).endswith(_NAME):
+        return False
+    return not context.dotted(node.func) & _TORCH

@@ -1,0 +1,113 @@
+"""Code around FSDP1's wrapper that means the model itself now, and what cannot be done to a model that is sharded in place."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole
+from fsdp_migrate.codemods.constructor.silent import is_taken_off
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.program import is_module
+from fsdp_migrate.facts.wrapped import wrapped_of
+from fsdp_migrate.findings import Action, Severity
+from fsdp_migrate.source import is_test
+
+WRAPPER = Rule("FSDP526", "no-wrapper")
+SHARDED = Rule("FSDP527", "after-sharding", Severity.RAISES)
+
+_CLASS = (
+    "Was false for FSDP1's wrapper and is true now, so the model is unwrapped here. "
+    "Remove this test if the whole model is needed."
+)
+_FORWARD = (
+    "Recurses without end, because the model inside the wrapper is now the model itself. "
+    "Remove this assignment: `forward` needs no change."
+)
+_NAME = (
+    "Matches no module or parameter under FSDP2, whose names contain no wrapper. "
+    "Remove the wrapper's part from this name."
+)
+_COPY = (
+    "Raises for a sharded model. "
+    "Copy the model before sharding it, or create another one and load the state dict."
+)
+_REPLACED = (
+    "Raises after sharding, because the new modules hold DTensors that FSDP2 does not gather. "
+    "Convert the model before sharding it."
+)
+_DRAWN = (
+    "Draws different random numbers for DTensors than for FSDP1's shards. "
+    "Initialize the model before sharding it, or load a state dict."
+)
+_CALLS = {"convert_sync_batchnorm": _REPLACED, "deepcopy": _COPY}
+_CALLS |= dict.fromkeys(("init_weights", "initialize_weights", "reset_parameters"), _DRAWN)
+_PART = re.compile(r".\._fsdp_wrapped_module\b|\b_fsdp_wrapped_module\.\w|.\._flat_param$")
+_SETS_FORWARD = re.compile(r"(setattr\()?([\w.]+)(?(1), 'forward', |\.forward = )\2\.module\.")
+
+
+@codemod(
+    words=(
+        "isinstance",
+        ".module.",
+        "_fsdp_w",
+        "_flat_param",
+        "deepcopy",
+        "convert_sync",
+        "_parameters",
+        "init",
+    )
+)
+def find(context: Context) -> Iterator[Found]:
+    """Code of both kinds."""
+    if not context.models.shards():
+        return
+    for node, message in (*_classes(context), *_names(context)) if context.plain else ():
+        yield Found(WRAPPER, node, Action.MANUAL, message)
+    for attribute in context.file.attributes.get("module", ()) if context.plain else ():
+        statement = context.file.statement(attribute)
+        if _SETS_FORWARD.match(ast.unparse(statement)):
+            yield Found(WRAPPER, statement, Action.MANUAL, _FORWARD, severity=Severity.RAISES)
+    of_fsdp2 = "fully_shard" in context.file.text and not context.references
+    for name, message in () if of_fsdp2 else _CALLS.items():
+        for call in context.file.calls.get(name, ()):
+            owner = getattr(call.func, "value", None) if message == _DRAWN else None
+            model = owner or (call.args[0] if call.args else None)
+            if model is not None and _is_sharded(context, model):
+                if not is_known_as_whole(context, call):
+                    severity = Severity.SILENT if message is _DRAWN else None
+                    yield Found(
+                        SHARDED, call, Action.MANUAL, message, f"{name}(...)", severity=severity
+                    )
+
+
+def _is_sharded(context: Context, model: ast.expr) -> bool:
+    """Whether an expression can be a sharded model, be it by the name of the module that FSDP1 wrapped."""
+    if context.can_be_model(model):
+        return True
+    return context.plain and wrapped_of(context.models).is_inside(model, context.file)
+
+
+def _classes(context: Context) -> Iterator[tuple[ast.AST, str]]:
+    """`model.inner if isinstance(model, Outer) else model`, and the same by statements."""
+    for call in context.file.calls.get("isinstance", ()):
+        around, tested = context.file.parents[call], ast.unparse(call.args[0])
+        if isinstance(around, ast.If | ast.IfExp) and isinstance(call.args[1], ast.Name):
+            first = around.body[0] if isinstance(around.body, list) else around.body
+            made = context.program.definition(call.args[1], context.file)
+            unwraps = ast.unparse(first).removeprefix(f"{tested} = ").startswith(f"{tested}.")
+            if unwraps and made is not None and isinstance(made.node, ast.ClassDef):
+                own = is_module(context.program, made) and not context.models.is_subclass(made)
+                if own and context.can_be_model(call.args[0]):
+                    yield call, _CLASS
+
+
+def _names(context: Context) -> Iterator[tuple[ast.AST, str]]:
+    """`"module._fsdp_wrapped_module.layer"` in a test, but where that is taken off: other code keeps a model on the bridge."""
+    file = context.file
+    wraps = context.models.constructors(file) or not is_test(str(file.path))
+    for node in file.of(ast.Constant) if not wraps else ():
+        if isinstance(node.value, str) and _PART.search(node.value):
+            if not isinstance(file.parents[node], ast.Expr) and not is_taken_off(file, node):
+                yield node, _NAME

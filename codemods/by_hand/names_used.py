@@ -1,0 +1,178 @@
+"""The uses of a parameter's or module's name, which had FSDP1's prefixes in it where parameters kept their names."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.by_hand import means_the_same as words
+from fsdp_migrate.codemods.by_hand.clean_names import PREFIX
+from fsdp_migrate.codemods.by_hand.flows import Flow
+from fsdp_migrate.codemods.by_hand.kinds import COMPREHENSIONS, Kind, Leak
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.scopes import Assigned, Opaque
+
+# `args.trained`, `self.config.prefixes`: what somebody who runs the program writes.
+_CONFIGURED = re.compile(r"\b(?:args?|cfg|conf|config|configs|flags|hparams|options?|opts?)\b")
+_LAST = frozenset({"split", "rsplit", "rpartition"})
+
+
+def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:
+    """The uses of a name that had FSDP1's prefixes in it, with original parameters; flat ones have a rule of their own."""
+    if flow.were_flat or not flow.in_place:
+        return
+    if isinstance(parent, ast.Attribute):
+        yield from _method(flow, parent)
+        return
+    yield from _tested(flow.context, node, parent)
+    if isinstance(parent, ast.FormattedValue):
+        yield from flow.leaks(flow.file.parents[parent], Kind.NAME)
+    elif isinstance(parent, ast.List | ast.Set | COMPREHENSIONS):
+        yield from flow.leaks(parent, Kind.NAMES)
+    elif isinstance(parent, ast.Call) and node is not parent.func:
+        if last_name(parent.func) not in words.TAKES_PARAMETER | words.SEARCHING:
+            yield from flow.into(node, parent, Kind.NAME)
+    elif not isinstance(parent, ast.Compare | ast.Subscript | ast.Dict | ast.DictComp):
+        yield from flow.passed_on(node, parent, Kind.NAME)
+
+
+def _tested(context: Context, name: ast.expr, parent: ast.AST) -> Iterator[Leak]:
+    """The use of a name by its parent in the tree, if prefixes change what it gives."""
+    leaks = False
+    if isinstance(parent, ast.Compare):
+        leaks = not _is_tested_alike(context, name, parent)
+    elif isinstance(parent, ast.Subscript):
+        is_read = isinstance(parent.ctx, ast.Load)
+        leaks = parent.value is name or (is_read and are_texts(context, parent.value))
+    elif isinstance(parent, ast.Match):
+        leaks = True
+    elif isinstance(parent, ast.Call) and name is not parent.func:
+        leaks = _is_given_away(context, parent)
+    if leaks:
+        yield Leak(parent if isinstance(parent, ast.expr) else name, "name")
+
+
+def _method(flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
+    """A method that is called on a name: it gives another name, the same as before, or what prefixes change."""
+    context = flow.context
+    call = context.call_of(asked)
+    if call is None or PREFIX in context.source(call):
+        return
+    if asked.attr in words.NAMES:
+        yield from flow.leaks(call, Kind.NAME)
+    elif asked.attr in {"encode", "endswith", "isidentifier"} or _takes_last(context, call, asked):
+        return
+    elif not (asked.attr.endswith("split") and _has_no_dot(call.args)):
+        yield Leak(call, "name")
+
+
+def _takes_last(context: Context, call: ast.Call, asked: ast.Attribute) -> bool:
+    """`name.split(".")[-1]`: the parameter's own name."""
+    taken = context.file.parents[call]
+    if asked.attr not in _LAST or not isinstance(taken, ast.Subscript):
+        return False
+    at = context.source(taken.slice)
+    return at == "-1" or (asked.attr == "rpartition" and at == "2")
+
+
+def _has_no_dot(arguments: list[ast.expr]) -> bool:
+    """Whether a name is split at a text, and that at no dot."""
+    text = getattr(arguments[0], "value", "") if arguments else "."
+    return isinstance(text, str) and "." not in text
+
+
+def _is_given_away(context: Context, call: ast.Call) -> bool:
+    """Whether a function that is not the program's compares a name that it is given, as far as its own name says."""
+    name = last_name(call.func)
+    if name in {"get", "pop"} and isinstance(call.func, ast.Attribute):
+        return are_texts(context, call.func.value)
+    return name in {"match", "fullmatch", "fnmatch", "fnmatchcase"}
+
+
+def _is_tested_alike(context: Context, name: ast.expr, compare: ast.Compare) -> bool:
+    """`"bias" in name`, `name in names_of(model)`: as true with FSDP1's prefixes in all names as without them."""
+    if not isinstance(compare.ops[0], ast.In | ast.NotIn):
+        other = compare.comparators[0] if name is compare.left else compare.left
+        return not (isinstance(other, ast.Constant) or are_texts(context, other))
+    if name is compare.left:
+        return not are_texts(context, compare.comparators[0])
+    text = getattr(compare.left, "value", None)
+    is_of_wrapper = PREFIX in str(text)  # which has rules of its own
+    return not isinstance(text, str) or is_of_wrapper or "." not in text.strip(".")
+
+
+def are_texts(context: Context, container: ast.expr) -> bool:
+    """Whether names are written out, in a list, a set or a dictionary, or are configured."""
+    return _are_texts(context, container, frozenset())
+
+
+def _are_texts(context: Context, container: ast.expr, seen: frozenset[ast.AST]) -> bool:
+    if container in seen:
+        return False
+    seen |= {container}
+    if isinstance(container, ast.Name):
+        found = context.file.variable(container)
+        given = [each.value for each in (found.assigned if found else ())]
+        return any(_are_texts(context, each, seen) for each in given)
+    if isinstance(container, ast.Attribute):
+        stored = [_stored(context, each) for each in context.file.attributes[container.attr]]
+        stored += [each.value for each in _of_class(context, container)]
+        is_written = any(_are_texts(context, each, seen) for each in stored if each is not None)
+        return is_written or _CONFIGURED.search(context.source(container.value)) is not None
+    if isinstance(container, ast.Subscript):
+        value = _at(context, container)
+        if value is not None:
+            return _are_texts(context, value, seen)
+        return _CONFIGURED.search(context.source(container.value)) is not None
+    if isinstance(container, ast.Call):
+        made = {"set", "frozenset", "list", "tuple", "dict", "defaultdict"}
+        if last_name(container.func) not in made:
+            return False
+        return any(_are_texts(context, each, seen) for each in container.args)
+    if isinstance(container, ast.BinOp):
+        sides = container.left, container.right
+        return any(_are_texts(context, each, seen) for each in sides)
+    texts = container.keys if isinstance(container, ast.Dict) else getattr(container, "elts", ())
+    return any(isinstance(getattr(each, "value", None), str) for each in texts)
+
+
+def _at(context: Context, taken: ast.Subscript) -> ast.expr | None:
+    """The value at a key of a dictionary that the file has."""
+    found = context.value(taken.value)
+    table = found.node if found is not None else taken.value
+    if isinstance(table, ast.Dict):
+        for key, value in zip(table.keys, table.values, strict=True):
+            if getattr(key, "value", None) == getattr(taken.slice, "value", taken):
+                return value
+    return None
+
+
+def _stored(context: Context, attribute: ast.Attribute) -> ast.expr | None:
+    """What is assigned to an attribute."""
+    statement = context.file.parents[attribute]
+    if isinstance(attribute.ctx, ast.Store) and isinstance(statement, ast.Assign):
+        return statement.value
+    return None
+
+
+def _of_class(context: Context, attribute: ast.Attribute) -> Iterator[Assigned]:
+    """The assignments in the class around to what `self.names` reads."""
+    cls = context.file.enclosing_class(attribute)
+    if cls is not None and getattr(attribute.value, "id", "") in {"self", "cls"}:
+        for statement in cls.body:
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+                if statement.targets[0].id == attribute.attr:
+                    yield Assigned(statement.targets[0], statement.value, ())
+
+
+def is_text(context: Context, key: ast.expr) -> bool:
+    """Whether a key is a name that the program has written out, by itself or in what a loop goes over."""
+    if isinstance(key, ast.Constant):
+        return isinstance(key.value, str) and PREFIX not in key.value
+    if not isinstance(key, ast.Name):
+        return False
+    loops = [each.node for each in context.file.bindings(key) if isinstance(each, Opaque)]
+    return any(
+        isinstance(loop, ast.For | ast.comprehension) and are_texts(context, loop.iter)
+        for loop in loops
+    )

@@ -1,0 +1,102 @@
+"""States of optimizers in files that each rank writes and reads by itself: FSDP1's held flat shards, FSDP2's hold DTensors."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.names import OPTIMIZER_STATES
+from fsdp_migrate.facts.parameters import loop_of
+from fsdp_migrate.facts.scopes import Parameter
+from fsdp_migrate.findings import Action, Severity
+
+RULE = Rule("FSDP336", "optimizer-files")
+
+_SAVED = (
+    "Saves this rank's shards as DTensors, which only the same number of FSDP2 ranks can load. "
+    "Use `get_optimizer_state_dict` of `torch.distributed.checkpoint.state_dict` "
+    "with `full_state_dict=True` to save whole states."
+)
+_LOADED = (
+    "Loads FSDP1's per-rank files without complaint, but the next `optimizer.step()` raises. "
+    "Save whole states once with FSDP1, and load them with `set_optimizer_state_dict` of "
+    "`torch.distributed.checkpoint.state_dict`."
+)
+_STATES = {"state_dict", "load_state_dict"}
+_BY_RANK = re.compile(r"(?s)(?:LOCAL|SHARDED)_STATE_DICT.*torch\.save\(")
+# By these a function gives or takes states as FSDP means them.
+_CONVERTED = (*OPTIMIZER_STATES, "get_optimizer_state_dict", "set_optimizer_state_dict")
+
+
+@codemod(words=("state_dict",))
+def find(context: Context) -> Iterator[Found]:
+    """`optimizer.state_dict()` where it is saved or used, and `optimizer.load_state_dict(...)`."""
+    ways = (("state_dict", _SAVED), ("load_state_dict", _LOADED))
+    speaks = context.models.shards(context.file) or context.references
+    for name, message in ways if speaks and context.models.shards() else ():
+        for attribute in context.file.attributes.get(name, ()):
+            call = context.file.parents[attribute]
+            if not isinstance(call, ast.Call) or not _is_optimizer(context, attribute.value):
+                continue
+            around = context.file.function(call) or context.file.tree
+            used = [n for n in ast.walk(around) if isinstance(n, ast.Call)]
+            is_converted = any(last_name(each.func) in _CONVERTED for each in used)
+            if not is_converted and not is_known_as_whole(context, call):
+                at = [attribute] if _leaves(context, call, used) else []
+                for node in (*at, *(_saved(context, call) if name == "state_dict" else ())):
+                    severity = Severity.RAISES if message is _LOADED else None
+                    yield Found(RULE, node, Action.MANUAL, message, severity=severity)
+
+
+def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
+    """Whether states leave a function as a whole, or come from outside: not if it hands a call on, or loads its own states."""
+    files = {n for each in used for n in context.dotted(each.func)} & {"torch.save", "torch.load"}
+    owners = [(last_name(each.func), getattr(each.func, "value", each)) for each in used]
+    comes_back = {n for n, of in owners if n in _STATES and _is_optimizer(context, of)} == _STATES
+    is_saved = "torch.save(" in context.source(context.file.statement(call))
+    if is_saved or (files and (call.args or not comes_back)):
+        return True
+    around = context.file.parents[call]
+    if comes_back or not call.args:
+        return not (comes_back or isinstance(around, ast.Return | ast.Subscript | ast.Attribute))
+    handed_on = any(isinstance(each, Parameter) for each in context.file.bindings(call.args[0]))
+    return not handed_on or "state_dict" not in getattr(context.file.function(call), "name", "")
+
+
+def _saved(context: Context, states: ast.expr) -> Iterator[ast.Call]:
+    """The calls that save a name for states, or send it to other ranks."""
+    file, assign = context.file, context.file.statement(states)
+    is_alone = isinstance(assign, ast.Assign) and not isinstance(assign.value, ast.Dict)
+    target = assign.targets[0] if is_alone else None  # type: ignore[attr-defined]
+    for read in file.reads(target) if isinstance(target, ast.Name) else ():
+        call = file.parents[read]
+        if isinstance(call, ast.Call) and read in call.args and read.lineno > states.lineno:
+            if "_object" in last_name(call.func) or "torch.save" in context.dotted(call.func):
+                yield call
+
+
+def _is_optimizer(context: Context, owner: ast.expr) -> bool:
+    """Whether what has the state is an optimizer by its name or its making, and not known to be another model's."""
+    if isinstance(owner, ast.Name) and loop_of(context.file, owner) is not None:
+        # Among what is saved beside a model's shards there are optimizers, and what has a type of state dict is none.
+        function = context.file.function(owner)
+        saves = function is not None and _BY_RANK.search(context.source(function)) is not None
+        return saves and not _is_given_a_type(context, owner)
+    optimized = taken(context).optimized(owner, context.file)
+    return optimized or (optimized is None and "optim" in last_name(owner).lower())
+
+
+def _is_given_a_type(context: Context, model: ast.Name) -> bool:
+    """Whether a context around sets the type of a model's state dict."""
+    return any(
+        last_name(item.context_expr.func) == "state_dict_type"
+        and any(getattr(each, "id", "") == model.id for each in item.context_expr.args)
+        for parent in context.file.ancestors(model)
+        if isinstance(parent, ast.With)
+        for item in parent.items
+        if isinstance(item.context_expr, ast.Call)
+    )

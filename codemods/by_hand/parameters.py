@@ -1,0 +1,318 @@
+"""What a program computes from sharded parameters and gradients as tensors: counts, shapes, norms.
+
+Between forwards FSDP1's parameters were this rank's shards, plain tensors of one dimension. FSDP2's are DTensors of the whole
+shape. Which of the two a program means is for a person to say: `local_shard` of the runtime gives the shard.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+
+from fsdp_migrate.codemods.by_hand.measured import is_torchs, measured
+from fsdp_migrate.codemods.by_hand.norms_over_ranks import is_local_now
+from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, is_sharded, taken
+from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.dictionaries import given_keys
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.models import INNER, Models
+from fsdp_migrate.facts.parameters import PARTS, loop_of
+from fsdp_migrate.facts.program import Program
+from fsdp_migrate.findings import Action, Severity
+
+RULE = Rule("FSDP507", "local-tensor-ops")
+
+_COUNT = (
+    "Counts the elements of whole parameters. Under FSDP1 it counted this rank's shards, so a sum over ranks is now too "
+    "large: use `p.to_local().numel()` for the shard."
+)
+_ROWS = (
+    "Selects from the whole parameter, a DTensor, and cannot be assigned to. Under FSDP1 it selected from this rank's 1-D "
+    "shard: use `p.to_local()` for the shard."
+)
+_OTHER = (
+    "Is not the same object as before sharding; `use_orig_params=True` kept it under FSDP1. "
+    "Collect both after sharding, or compare names."
+)
+SHAPE = (
+    "Under FSDP1 every parameter here was a 1-D shard. Under FSDP2 the shape is the real one, so this test selects other "
+    "parameters: for example, weight decay starts to act on matrices."
+)
+_NAME = (
+    "Selects parameters by their real names now. "
+    "Under FSDP1 each unit had one parameter, `_flat_param`, so other parameters were selected."
+)
+_PARTS = (
+    "Returns all parameters of this part. Under FSDP1 it returned none unless the part contained a unit, so the program now "
+    "trains or selects more of them."
+)
+NORM = (
+    "Now computes over whole parameters, and raises if a plain tensor is mixed in. "
+    "Under FSDP1 it computed over this rank's shards: use `p.to_local()` for those."
+)
+_FAILS = (
+    "Raises for a DTensor. "
+    "Use `p.to_local()` for this rank's shard, or `p.full_tensor()` for the whole parameter."
+)
+PLAIN = (
+    "Creates a plain tensor of the whole shape, which raises when it is combined with a DTensor. "
+    "Use `torch.zeros_like(p)` or similar."
+)
+_STORAGE = (
+    "Has the size of the whole parameter and contains no data. "
+    "Use `p.to_local()`, which has this rank's storage."
+)
+_ADDRESS = "Returns 0 for a DTensor. Call `data_ptr()` on `p.to_local()`."
+_VECTOR = (
+    "Returns a DTensor of the whole vector. Under FSDP1 it returned this rank's shards: "
+    "use `p.to_local()` or `p.full_tensor()`."
+)
+_RAISING = (_FAILS, PLAIN)
+
+# What is compared: `p.ndim >= 2`.
+SHAPES = ("ndim", "dim", "shape", "numel")
+_ORIGINAL = r"use_orig_params\b(?![\"']?\s*[:=]\s*False)"
+_TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
+_MAKING = frozenset(
+    {"torch.empty", "torch.full", "torch.normal", "torch.ones", "torch.rand", "torch.randn"}
+    | {"torch.randint", "torch.zeros"}
+)
+# Functions that DTensors do not have.
+_WHOLE_ONLY = ("allclose", "argwhere", "masked_select", "nonzero", "unique")
+_FAILING = {
+    "data_ptr": _ADDRESS,
+    "numpy": _FAILS,
+    "storage": _STORAGE,
+    "tolist": _FAILS,
+    "untyped_storage": _STORAGE,
+}
+
+
+@codemod()
+def find(context: Context) -> Iterator[Found]:
+    """Uses of sharded parameters as tensors."""
+    for node, message in (*_asked(context), *_asked_of_whole(context), *_chosen(context)):
+        severity = Severity.RAISES if message in _RAISING else None
+        yield Found(RULE, node, Action.MANUAL, message, severity=severity)
+    for node in (*measured(context), *_asked_for_none(context)):
+        if is_sharded(context, node) and not is_local_now(context, node):
+            yield Found(RULE, node, Action.MANUAL, NORM, shortened(_use(context, node)))
+    for call in context.file.calls.get("parameters_to_vector", ()):
+        if call.args and taken(context).are_parameters(call.args[0], context.file):
+            yield Found(RULE, call, Action.MANUAL, _VECTOR)
+
+
+def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
+    """What is asked of parameters, each with its answer."""
+    if not were_whole(context):
+        for attribute in _used(context, _is_counted, "numel", "nelement"):
+            yield attribute, _COUNT
+        for attribute in _used(context, lambda c, node: decides(c.file, node), *SHAPES):
+            yield attribute, SHAPE
+    for attribute in _used(context, Context.call_of, *_FAILING):
+        yield attribute, _FAILING[attribute.attr]
+    for attribute in shapes(context.file):
+        if is_sharded(context, attribute.value):
+            yield attribute, PLAIN
+
+
+def _asked_of_whole(context: Context) -> Iterator[tuple[ast.expr, str]]:
+    """Calls of what DTensors do not have, and rows of parameters."""
+    for name in _WHOLE_ONLY:
+        for call in context.file.calls.get(name, ()):
+            owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            if any(is_sharded(context, each) for each in (*owner, *call.args)):
+                yield call, _FAILS
+    for subscript in context.file.of(ast.Subscript) if not were_whole(context) else ():
+        value = subscript.value
+        if isinstance(value, ast.Name) or last_name(value) in PARTS | {"weight", "bias"}:
+            if is_sharded(context, value):
+                yield subscript, _ROWS
+
+
+def _chosen(context: Context) -> Iterator[tuple[ast.AST, str]]:
+    """By what parameters are chosen: of a model whose parameters were flat, or had kept their names."""
+    if not were_flat(context):
+        yield from ((parameter, _OTHER) for parameter in _sought(context))
+        return
+    for call in (*_tested_by_name(context), *_asked_of_modules(context)):
+        yield call, _NAME
+    for call in _of_parts(context):
+        yield call, _PARTS
+
+
+def shapes(file: File) -> Iterator[ast.Attribute]:
+    """`p.shape` in `torch.zeros(p.shape)`, and `p.size()` likewise."""
+    for name in ("shape", "size"):
+        for attribute in file.attributes.get(name, ()):
+            call = file.parents[file.parents[attribute] if name == "size" else attribute]
+            while isinstance(call, ast.Starred | ast.keyword):
+                call = file.parents[call]
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in _MAKING:
+                yield attribute
+
+
+def _sought(context: Context) -> Iterator[ast.expr]:
+    """The sharded parameters that are sought, or whose `id` is, among those of before wrapping."""
+    file = context.file
+    for compare in file.of(ast.Compare):
+        sought, found = compare.left, file.variable(compare.comparators[0])
+        if isinstance(sought, ast.Call) and getattr(sought.func, "id", "") == "id" and sought.args:
+            sought = sought.args[0]
+        if not isinstance(compare.ops[0], ast.In | ast.NotIn) or found is None:
+            continue
+        taken_before = any(
+            isinstance(node, ast.Attribute)
+            and node.attr == "parameters"
+            and (root := root_of(node)) is not None
+            and not context.models.can_hold(root, file)
+            for each in found.assigned
+            for node in ast.walk(each.value)
+        )
+        if taken_before and is_sharded(context, sought):
+            yield sought
+
+
+def _of_parts(context: Context) -> Iterator[ast.Call]:
+    """`model.head.parameters()`, and the model's own: a part had only those of units in it."""
+    for attribute in context.file.attributes.get("parameters", ()):
+        part, call = attribute.value, context.call_of(attribute)
+        around = part.value if isinstance(part, ast.Attribute) and part.attr not in INNER else None
+        while isinstance(around, ast.Attribute) and around.attr in INNER:
+            around = around.value
+        if around is not None and call is not None:
+            if context.can_be_model(around) and not is_known_as_whole(context, call):
+                yield call
+
+
+def _tested_by_name(context: Context) -> Iterator[ast.Call]:
+    """The calls of `named_parameters` on a sharded model, in loops that test the names."""
+    file = context.file
+    for call in _name_tests(file):
+        shown = taken(context, proven=True)
+        if shown.are_parameters(call, file, (1,)) and not is_known_as_whole(context, call):
+            yield call
+
+
+def _asked_of_modules(context: Context) -> Iterator[ast.AST]:
+    """`m.parameters(recurse=False)` in a loop over the modules of a model."""
+    file = context.file
+    for name in ("parameters", "named_parameters"):
+        for named in file.attributes.get(name, ()):
+            call = file.parents[named]
+            if not isinstance(named.value, ast.Name) or not isinstance(call, ast.Call):
+                continue
+            own = any(keyword.arg == "recurse" for keyword in call.keywords)
+            loop = loop_of(file, named.value) if own else None
+            model = getattr(getattr(loop and loop[1], "func", None), "value", None)
+            if model is not None and context.can_be_model(model):
+                yield call
+
+
+def _name_tests(file: File) -> Iterator[ast.Call]:
+    """The calls of `named_parameters` in loops that test the names."""
+    for attribute in file.attributes.get("named_parameters", ()):
+        call = file.parents[attribute]
+        loop = next(
+            (a for a in file.ancestors(call) if isinstance(a, ast.For | ast.comprehension)), None
+        )
+        if loop is None or not isinstance(call, ast.Call) or not isinstance(loop.target, ast.Tuple):
+            continue
+        region = loop if isinstance(loop, ast.For) else file.parents[loop]
+        name = getattr(loop.target.elts[0], "id", "")
+        names = (n for n in ast.walk(region) if isinstance(n, ast.Name) and n.id == name)
+        if any(_is_tested(file, each) for each in names):
+            yield call
+
+
+def _is_tested(file: File, name: ast.AST) -> bool:
+    """`"bias" in name`, `name.endswith("bias")`, `re.search("bias", name)`."""
+    around = file.parents[name]
+    if isinstance(around, ast.Call):
+        return getattr(around.func, "attr", "") in _TESTS
+    return isinstance(around, ast.Compare) or getattr(around, "attr", "") in _TESTS
+
+
+def were_flat(context: Context) -> bool:
+    """Whether the program says nothing but `use_orig_params=False`, the default, wherever it makes units."""
+    unpacked = context.program.once(_unpacked, context.models)
+    return unpacked is not None and all(
+        file is context.file and given_keys(context, each) for file, each in unpacked
+    )
+
+
+def were_whole(context: Context) -> bool:
+    """Whether each rank had whole parameters of their own shapes, as the program shows no strategy but NO_SHARD."""
+    return not were_flat(context) and context.program.once(_is_replicated, context.models)
+
+
+def _is_replicated(program: Program, models: Models) -> bool:
+    calls = [call for file in program.files for call in models.constructors(file)]
+    strategies = [keyword(call, "sharding_strategy", 2) for call in calls]
+    return bool(calls) and all(last_name(each) == "NO_SHARD" for each in strategies)
+
+
+def _unpacked(program: Program, models: Models) -> list[tuple[File, ast.expr]] | None:
+    """What is unpacked into FSDP1's arguments; None where the program gives `use_orig_params`, or makes no unit."""
+    calls = [(file, call) for file in program.files for call in models.constructors(file)]
+    if not calls or program.has(_ORIGINAL):
+        return None
+    return [(file, each.value) for file, call in calls for each in call.keywords if not each.arg]
+
+
+def _used(
+    context: Context, asked: Callable[[Context, ast.Attribute], object], *names: str
+) -> Iterator[ast.Attribute]:
+    """The uses of some attributes on sharded parameters that satisfy `asked`."""
+    for name in names:
+        for attribute in context.file.attributes.get(name, ()):
+            if asked(context, attribute) and is_sharded(context, attribute.value):
+                yield attribute
+
+
+def _is_counted(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a number is asked for: neither whether there is any, nor one by which something is decided at once."""
+    around = context.file.parents[context.file.parents[attribute]]
+    if context.call_of(attribute) is None or isinstance(around, ast.Compare):
+        return False
+    is_shown = taken(context, proven=True).is_parameter(attribute.value, context.file)
+    return is_shown or _reduces_over_ranks(context, attribute)
+
+
+def decides(file: File, attribute: ast.Attribute) -> bool:
+    """`p.ndim >= 2`, `p.dim() < 2`, `len(p.shape) == 1`, `p.numel() > 4096`."""
+    parent = file.parents[attribute]
+    called = isinstance(parent, ast.Call) and ast.unparse(parent.func)
+    wanted = {"ndim": False, "shape": "len"}.get(attribute.attr, ast.unparse(attribute))
+    around = file.parents[parent] if called else parent
+    is_test = isinstance(around, ast.Compare) and getattr(around.comparators[0], "value", 1) != 0
+    return called == wanted and is_test
+
+
+def _asked_for_none(context: Context) -> Iterator[ast.expr]:
+    """The parameters that `p.numel() > 0` or `p.shape.numel() > 0` tests for a shard on this rank."""
+    for attribute in context.file.attributes.get("numel", ()):
+        around = context.file.parents[context.file.parents[attribute]]
+        if isinstance(around, ast.Compare) and getattr(around.comparators[0], "value", 1) == 0:
+            value = attribute.value
+            is_shape = isinstance(value, ast.Attribute) and value.attr == "shape"
+            yield value.value if is_shape and isinstance(value, ast.Attribute) else value
+
+
+def _use(context: Context, node: ast.expr) -> str:
+    around = context.file.parents[node]
+    return context.source(around if isinstance(around, ast.Attribute) else node)
+
+
+def _reduces_over_ranks(context: Context, node: ast.AST) -> bool:
+    """Whether the function around a node adds something up over ranks, or multiplies the node by their number."""
+    function = context.file.function(node)
+    for around in context.file.ancestors(node):
+        if isinstance(around, ast.BinOp) and "world_size" in context.source(around):
+            return True
+    return any(
+        context.file.function(call) is function and is_torchs(context, call.func)
+        for name, calls in context.file.calls.items()
+        if "reduce" in name
+        for call in calls
+    )

@@ -1,0 +1,73 @@
+"""The uses of one parameter."""
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.by_hand import means_the_same as words
+from fsdp_migrate.codemods.by_hand.flows import Flow
+from fsdp_migrate.codemods.by_hand.kinds import COMPREHENSIONS, Kind, Leak
+from fsdp_migrate.facts.file import last_name
+
+
+def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:
+    if isinstance(parent, ast.Attribute):
+        yield from _asked(flow, parent)
+    elif isinstance(parent, ast.Call) and node is not parent.func:
+        yield from _given_one(flow, node, parent)
+    elif isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
+        yield Leak(parent, "value")
+    elif isinstance(parent, ast.BinOp | ast.UnaryOp):
+        yield from flow.leaks(parent, Kind.PARAMETER)
+    elif isinstance(parent, ast.Subscript) and parent.value is node:
+        yield Leak(parent, "value")
+    elif isinstance(parent, ast.List | ast.Set | COMPREHENSIONS):
+        yield from flow.leaks(parent, Kind.PARAMETERS)
+    else:
+        yield from flow.passed_on(node, parent, Kind.PARAMETER)
+
+
+def _asked(flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
+    """What is asked of a parameter, or done to it."""
+    call = flow.context.call_of(asked)
+    freezes = asked.attr == "requires_grad_" or isinstance(asked.ctx, ast.Store)
+    if freezes and asked.attr.startswith("requires_grad"):
+        if flow.were_flat and not _is_of_whole_model(flow, asked):
+            yield Leak(asked, "freeze")
+    elif asked.attr in words.ELEMENTWISE and isinstance(asked.ctx, ast.Load):
+        yield from flow.leaks(call or asked, Kind.PARAMETER)
+    elif asked.attr in words.TRANSPOSED:
+        yield Leak(asked, "value")
+    elif asked.attr not in words.ASKED and call is not None:
+        yield Leak(call, "drawn" if asked.attr in words.DRAWN else "value")
+
+
+def _is_of_whole_model(flow: Flow, asked: ast.Attribute) -> bool:
+    """Whether all parameters of a sharded model are frozen, which froze FSDP1's flat ones as well."""
+    for around in flow.file.ancestors(asked):
+        if isinstance(around, ast.If | ast.IfExp | ast.Try):
+            return False
+        if isinstance(around, ast.For):
+            method = getattr(around.iter, "func", None)
+            is_taken = isinstance(method, ast.Attribute) and method.attr == "parameters"
+            return is_taken and flow.context.can_be_model(method.value)  # type: ignore[union-attr]
+    return False
+
+
+def _given_one(flow: Flow, node: ast.expr, call: ast.Call) -> Iterator[Leak]:
+    """A parameter that a function is given."""
+    name = last_name(call.func)
+    if name in words.APPENDING and isinstance(call.func, ast.Attribute):
+        yield from flow.kept(call.func.value, Kind.PARAMETERS)
+    elif name == "setdefault" and isinstance(call.func, ast.Attribute):
+        yield from flow.kept(call.func.value, Kind.OWN)
+    elif name in words.ELEMENTWISE:
+        yield from flow.leaks(call, Kind.PARAMETER)
+    elif any(path.startswith("torch.nn.init.") for path in flow.context.dotted(call.func)):
+        yield Leak(call, "drawn")
+    elif name in words.SAVING:
+        yield Leak(call, "saved")
+    elif name == "setattr" and len(call.args) > 1:
+        if flow.were_flat and getattr(call.args[1], "value", "") == "requires_grad":
+            yield Leak(call, "freeze")
+    elif name not in words.TAKES_PARAMETER and not flow.is_optimizers(call):
+        yield from flow.into(node, call, Kind.PARAMETER)

@@ -1,0 +1,280 @@
+"""What a function takes from a sharded model and lets flow into something that may mean another thing under FSDP2."""
+
+import ast
+import itertools
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.by_hand import containers_used, modules_used, names_used, parameters_used
+from fsdp_migrate.codemods.by_hand.flows import Flow
+from fsdp_migrate.codemods.by_hand.kinds import GIVES, Kind, Leak
+from fsdp_migrate.codemods.by_hand.means_the_same import DRAWS_MODULE, OF_MODULE
+from fsdp_migrate.codemods.by_hand.parameters import were_flat
+from fsdp_migrate.codemods.by_hand.private_names import is_copy
+from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole
+from fsdp_migrate.codemods.by_hand.taken import taken as parameters_of
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import given, last_name, values_given
+from fsdp_migrate.facts.models import INNER
+from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.findings import Action
+
+RULE = Rule("FSDP529", "taken-from-model")
+
+_TAKING = GIVES[Kind.MODULE]
+USES = {
+    "value": "Reads a parameter, which is now a DTensor of the whole parameter; under FSDP1 it was this rank's shard. "
+    "Read `p.to_local()` or `p.full_tensor()`.",
+    "drawn": "Draws random values for a parameter, which is now a DTensor; under FSDP1 it was this rank's shard. "
+    "Initialize the model before sharding it.",
+    "saved": "Saves parameters as DTensors, which only the same number of ranks can load. "
+    "Save the result of `get_model_state_dict(model)` instead.",
+    "modules": "Counts modules, which included FSDP1's wrappers and no longer does. Go by names or by classes.",
+    "order": "Depends on the number or position of parameters; under FSDP1 each unit had one. "
+    "Use their names instead.",
+    "freeze": "Now freezes this part. Under FSDP1 it had no effect on the flat parameter: check which parameters train.",
+    "name": "Tests a name that contained `_fsdp_wrapped_module` under FSDP1 and no longer does. "
+    "Test for the name without it.",
+    "class": "Looks up the exact class of a module, which is a new class for a sharded module. "
+    "Look it up with `isinstance`.",
+    "children": "Now finds the children themselves. Under FSDP1 the wrapper was one more level between a unit and its "
+    "children: check the depth.",
+}
+
+
+@codemod(
+    words=(
+        "attrgetter",
+        ".state",
+        "get_parameter",
+        "_parameters",
+        "arameters(",
+        "odules(",
+        "children(",
+        ".weight",
+        ".bias",
+        "requires_grad_(",
+    )
+)
+def find(context: Context) -> Iterator[Found]:
+    """One finding for each function and kind of use, at the first of its lines."""
+    if not context.models.shards(context.file) or is_copy(context.file):
+        return
+    flow = Flow(context, _uses, were_flat=were_flat(context), in_place=context.plain)
+    found: dict[tuple[ast.AST, str], list[ast.expr | ast.stmt]] = {}
+    leaks = [leak for taken_by in _TAKEN_BY for leak in taken_by(context, flow)]
+    for leak in (*leaks, *(_children(context) if context.plain else ())):
+        function = context.file.function(leak.node) or context.file.tree
+        if not is_known_as_whole(context, leak.node) and not _is_of_others(context, function):
+            found.setdefault((function, leak.use), []).append(leak.node)
+    for (_, use), nodes in found.items():
+        places = sorted({(node.lineno, node.col_offset): node for node in nodes}.items())
+        first = places[0][1]
+        lines = sorted({line for (line, _), _ in places} - {first.lineno})
+        others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
+        yield Found(RULE, first, Action.MANUAL, f"{USES[use]}{others}")
+
+
+def _uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Leak]:
+    """What is done with a value, by what it is."""
+    match kind:
+        case Kind.NAME:
+            return names_used.uses(flow, node, parent)
+        case Kind.PARAMETER:
+            return parameters_used.uses(flow, node, parent)
+        case Kind.MODULE:
+            return modules_used.uses(flow, node, parent)
+        case _:
+            return containers_used.uses(flow, node, parent, kind)
+
+
+def _is_of_others(context: Context, function: ast.AST) -> bool:
+    """Whether a function shards by FSDP2 beside one that shards by FSDP1, or works before either."""
+    if getattr(function, "name", "") == "param_init_fn":
+        return True  # FSDP1 calls it for whole parameters
+    if not context.references or isinstance(function, ast.Module):
+        return False
+    inside = context.models.constructors(context.file)
+    is_of_both = any(context.file.function(each) is function for each in inside)
+    return "fully_shard(" in context.source(function) and not is_of_both
+
+
+def _leaks(context: Context, flow: Flow) -> Iterator[Leak]:
+    """What leaks of parameters and modules that a method of a sharded model gives."""
+    for name, kind in _TAKING.items():
+        for attribute in context.file.attributes.get(name, ()):
+            call = context.call_of(attribute)
+            if call is not None and _is_of_model(context, attribute.value):
+                if not _is_sharded_later(context, attribute.value):
+                    yield from flow.leaks(call, kind)
+
+
+def _is_of_model(context: Context, owner: ast.expr, steps: int = 3) -> bool:
+    """Whether an expression can be a sharded model, or a part that is taken from one by its path."""
+    if context.can_be_model(owner):
+        return True
+    if isinstance(owner, ast.Attribute | ast.Subscript):
+        return getattr(owner, "attr", "") not in OF_MODULE and _is_of_model(
+            context, owner.value, steps
+        )
+    if isinstance(owner, ast.Call) and owner.args:
+        by_path = isinstance(owner.func, ast.Call) and last_name(owner.func.func) == "attrgetter"
+        if by_path or last_name(owner.func) == "getattr":
+            return _is_of_model(context, owner.args[0], steps)
+    if isinstance(owner, ast.Call) and last_name(owner.func) == "get_submodule":
+        return _is_of_model(context, getattr(owner.func, "value", owner.func), steps)
+    if isinstance(owner, ast.Name) and steps:
+        called = _given_to_instances(context, owner)
+        return any(map(context.can_be_model, called)) or any(
+            _is_part(context, each, steps - 1) for each in _values(context, owner)
+        )
+    return False
+
+
+def _is_sharded_later(context: Context, model: ast.expr) -> bool:
+    """Whether a variable is given to what shards it further down in its function."""
+    file, function = context.file, context.file.function(model)
+    for call in file.of(ast.Call) if isinstance(model, ast.Name) else ():
+        is_below = call.lineno > model.lineno and file.function(call) is function
+        given = call.args[0] if is_below and call.args else None
+        if isinstance(given, ast.Name) and file.variable(given) == file.variable(model):
+            if shards(context, call):
+                return True
+    return False
+
+
+def shards(context: Context, call: ast.Call) -> bool:
+    """Whether a call is FSDP1's constructor, or one of a function with it inside."""
+    if context.models.is_constructor(call, context.file):
+        return True
+    made = context.program.definition(call.func, context.file)
+    if made is None or isinstance(made.node, ast.ClassDef):
+        return False
+    inside = context.models.constructors(made.file)
+    return any(made.file.function(each) is made.node for each in inside)
+
+
+def _values(context: Context, name: ast.Name) -> Iterator[ast.expr]:
+    """What a name is given in this file: by assignments, and by calls of the function that it is a parameter of."""
+    for binding in context.file.bindings(name):
+        if isinstance(binding, Assigned) and not binding.path:
+            yield binding.value
+        elif isinstance(binding, Parameter):
+            passed = context.models.arguments(binding.function, binding, context.file)
+            yield from (value for file, value in passed if file is context.file)
+
+
+def _given_to_instances(context: Context, name: ast.Name) -> Iterator[ast.expr]:
+    """What is given to `__call__`, whose parameter a name is: `meter = Meter()`, `meter(model)`."""
+    file = context.file
+    for binding in file.bindings(name):
+        function = binding.function if isinstance(binding, Parameter) else None
+        cls = file.enclosing_class(name)
+        if function is None or cls is None or getattr(function, "name", "") != "__call__":
+            continue
+        for made in file.calls.get(cls.name, ()):
+            statement = file.parents[made]
+            for target in statement.targets if isinstance(statement, ast.Assign) else ():
+                for call in file.calls.get(last_name(target), ()):
+                    value = given(call, function, name.id)
+                    if value is not None:
+                        yield value
+
+
+def _is_part(context: Context, value: ast.expr, steps: int) -> bool:
+    """Whether a value is a part of a model, taken by its path, and not the model."""
+    if context.can_be_model(value):
+        return (
+            isinstance(context.file.parents[value], ast.Call)
+            or isinstance(value, ast.Subscript)
+            or last_name(value) in INNER
+        )
+    return _is_of_model(context, value, steps)
+
+
+_OF_PART = ("weight", "bias", "_parameters", "requires_grad_", *DRAWS_MODULE)
+
+
+def _of_parts(context: Context, flow: Flow) -> Iterator[Leak]:
+    """What leaks of `model.head.weight`, and of `model.module.head.requires_grad_(False)`."""
+    for name in _OF_PART:
+        for attribute in context.file.attributes.get(name, ()):
+            if _is_of_model(context, attribute.value):
+                yield from _of_part(context, flow, attribute)
+
+
+def _of_part(context: Context, flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
+    """What is asked of one part."""
+    part = asked.value
+    if asked.attr in {"weight", "bias"}:
+        yield from flow.leaks(asked, Kind.PARAMETER)
+    elif context.can_be_model(part) and not isinstance(part, ast.Subscript):
+        return  # the whole model
+    elif asked.attr == "_parameters":
+        yield from flow.leaks(asked, Kind.OWN)
+    elif asked.attr in DRAWS_MODULE:
+        yield Leak(asked, "drawn")
+    elif flow.were_flat:
+        yield Leak(asked, "freeze")
+
+
+def _by_path(context: Context, flow: Flow) -> Iterator[Leak]:
+    """What leaks of `getattr(model, part)`, and of `attrgetter("head.weight")(model)`."""
+    for call in context.file.calls.get("getattr", ()):
+        if len(call.args) > 1 and context.can_be_model(call.args[0]):
+            yield from flow.leaks(call, Kind.MODULE)
+    for call in context.file.calls.get("attrgetter", ()):
+        around = context.file.parents[call]
+        if isinstance(around, ast.Call) and around.func is call and around.args:
+            if call.args and context.can_be_model(around.args[0]):
+                path = str(getattr(call.args[0], "value", ""))
+                of_layer = path.endswith(("weight", "bias"))
+                yield from flow.leaks(around, Kind.PARAMETER if of_layer else Kind.MODULE)
+
+
+def _of_states(context: Context, flow: Flow) -> Iterator[Leak]:
+    """What leaks of `optimizer.state[p]["exp_avg"]`, and of its values."""
+    for attribute in context.file.attributes.get("state", ()):
+        around = context.file.parents[attribute]
+        is_read = isinstance(around, ast.Subscript | ast.Attribute) and around.value is attribute
+        if is_read and parameters_of(context).optimized(attribute.value, context.file) is True:
+            yield from flow.leaks(attribute, Kind.STATES)
+
+
+def _of_inner(context: Context, flow: Flow) -> Iterator[Leak]:
+    """What leaks of a part that is taken out by its path: `layers = [model.module.head]`."""
+    for name in INNER:
+        for attribute in context.file.attributes.get(name, ()):
+            part: ast.expr = attribute
+            parent = context.file.parents[part]
+            while isinstance(parent, ast.Attribute | ast.Subscript) and parent.value is part:
+                part, parent = parent, context.file.parents[parent]
+            is_called = isinstance(parent, ast.Call) and parent.func is part
+            if part is not attribute and not is_called and context.can_be_model(attribute.value):
+                if isinstance(getattr(part, "ctx", None), ast.Load):
+                    of_layer = last_name(part) in {"weight", "bias"}
+                    yield from flow.leaks(part, Kind.PARAMETER if of_layer else Kind.MODULE)
+
+
+_TAKEN_BY = (_leaks, _of_parts, _of_inner, _by_path, _of_states)
+
+
+def _children(context: Context) -> Iterator[Leak]:
+    """`module.children()` in a function that calls itself, for a sharded model: it counts the levels."""
+    for name in ("children", "named_children"):
+        for attribute in context.file.attributes.get(name, ()):
+            function = context.file.function(attribute)
+            itself = context.file.calls.get(getattr(function, "name", ""), ())
+            inside = [call for call in itself if context.file.function(call) is function]
+            if any(_is_counted(context, call) for call in inside):
+                if context.can_be_model(attribute.value):
+                    yield Leak(attribute, "children")
+
+
+def _is_counted(context: Context, call: ast.Call) -> bool:
+    """Whether a number is given to a call or reckoned with what it gives: `walk(child, level + 1)`, `1 + height(child)`."""
+    given = [node for each in values_given(call) for node in ast.walk(each)]
+    around = context.file.ancestors(call)
+    within = itertools.takewhile(lambda node: not isinstance(node, ast.stmt), around)
+    return any(isinstance(each, ast.BinOp) for each in (*given, *within))

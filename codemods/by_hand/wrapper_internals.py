@@ -1,0 +1,217 @@
+"""Private attributes of FSDP1's wrapper: handles, flat parameters and their names."""
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.by_hand.private_names import FLAT, LAZY_INIT
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import File, values_given
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.findings import Action, Severity
+
+ATTRIBUTE = Rule("FSDP366", "wrapper-internals", Severity.RAISES)
+RESHARD = Rule("FSDP368", "handle-reshard")
+
+_HANDLES = "FSDP2 has no handles. Use `unit.unshard()` to gather the parameters of a unit, and `unit.reshard()` to free them."
+_HOOKS = "FSDP2 has no communication hooks. Set `reduce_dtype` of the mixed precision policy to compress gradients."
+_STREAMS = (
+    "FSDP2 gives each root model its own streams. "
+    "Remove this, or use `share_comm_ctx` of `torch.distributed.fsdp` to share them."
+)
+# Attributes of FSDP1's wrapper that a model on FSDP2 does not have, and what to do. The page of the rule shows the same.
+ATTRIBUTES = {
+    "_all_fsdp_states": "FSDP2 has no such list. Use `[m for m in model.modules() if isinstance(m, FSDPModule)]`.",
+    "_all_handles": _HANDLES,
+    "_free_event_queue": _HANDLES,
+    "_fully_sharded_module_to_handle": _HANDLES,
+    "_handle": _HANDLES,
+    "_handles": _HANDLES,
+    "_unshard_event": _HANDLES,
+    "_wait_unshard_streams_on_current_stream": _HANDLES,
+    "_assert_state": "FSDP2 has no training states to check. Remove this call.",
+    "_comm_hook": _HOOKS,
+    "_comm_hook_state": _HOOKS,
+    "_exec_order_data": (
+        "FSDP2 records no execution order. Use `set_modules_to_forward_prefetch` to set the order of prefetching."
+    ),
+    "_flat_param": FLAT,
+    "_fsdp_extension": "FSDP2 has no extensions. Pass a mesh with a tensor-parallel dimension.",
+    "_has_params": "FSDP2 has no such attribute. Test whether `list(unit.parameters())` is empty.",
+    "_lazy_init": LAZY_INIT,
+    "_pre_unshard_stream": _STREAMS,
+    "_streams": _STREAMS,
+    "_unshard_stream": _STREAMS,
+    "_reset_lazy_init": "FSDP2 cannot be reset. Create a new model and shard it.",
+    "_sync_gradients": (
+        "FSDP2 has no such attribute. Use `set_requires_gradient_sync()` to turn the reduction of gradients on and off."
+    ),
+    "_unshard": "FSDP2 has no such method. Use `unit.unshard()` to gather the parameters of a unit.",
+    "params": (
+        "FSDP2 has no list of flat parameters. "
+        "Use `model.parameters()` once: a unit's `parameters()` include those of the units in it."
+    ),
+}
+# Attributes of flat parameters, and of what held them, that nothing else has.
+_OF_FLAT = frozenset(
+    """_flat_param_to _full_param_padded _is_grad_none_mask _local_shard _mp_shard _param_infos _saved_grad_shard
+    _shard_param_infos _shard_param_offsets _sharded_size _shared_param_infos _unpadded_unsharded_size
+    _use_sharded_flat_param _use_sharded_views _use_unsharded_flat_param _use_unsharded_views flat_param_to sharded_grad
+    unshard_grad""".split()  # noqa: SIM905
+)
+# Moves a unit's parameters, of a model that waits for its turn.
+_MOVING = "flat_param_to"
+_MOVES = (
+    "Moves FSDP1's flat parameters to another device, and raises: FSDP2 has none. "
+    'Replace all that is done with handles here by `model.to("cpu")` or `model.to("cuda")`.'
+)
+# Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
+_UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
+_LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
+
+
+@codemod(words=("._", ".params", "_flat_param", ".flat_param", "shard"))
+def find(context: Context) -> Iterator[Found]:
+    """Private attributes of models, `model._handle.reshard(True)`, and tests for flat parameters by name.
+
+    A function that moves flat parameters has one finding for all that it does with them, at the first of its lines.
+    """
+    moved: dict[ast.stmt, list[ast.expr]] = {}
+    for attribute in _moving(context):
+        home = _home(context, attribute)
+        if home is not None:
+            moved.setdefault(home, []).append(attribute)
+    for found in _each(context):
+        home = _home(context, found.node)
+        if home in moved and isinstance(found.node, ast.expr):
+            moved[home].append(found.node)
+        else:
+            yield found
+    for nodes in moved.values():
+        first = min(nodes, key=lambda node: (node.lineno, node.col_offset))
+        lines = sorted({node.lineno for node in nodes} - {first.lineno})
+        others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
+        yield Found(ATTRIBUTE, first, Action.MANUAL, f"{_MOVES}{others}", f".{_MOVING}")
+
+
+def _moving(context: Context) -> list[ast.Attribute]:
+    return [*context.file.attributes.get(_MOVING, ())] if context.models.shards() else []
+
+
+def _home(context: Context, node: ast.AST) -> ast.stmt | None:
+    """The function around a node, else its loop."""
+    loops = (each for each in context.file.ancestors(node) if isinstance(each, ast.For | ast.While))
+    return context.file.function(node) or next(loops, None)
+
+
+def _each(context: Context) -> Iterator[Found]:
+    for name in sorted(ATTRIBUTES.keys() & context.file.attributes.keys()):
+        for attribute in context.file.attributes[name]:
+            yield from _attribute(context, attribute)
+    yield from _asked_for(context)
+    if context.models.shards():
+        names = _OF_FLAT | {"flat_param"} if _speaks(context) else _OF_FLAT
+        for name in sorted(names & context.file.attributes.keys()):
+            for attribute in context.file.attributes[name]:
+                is_found = getattr(attribute.value, "attr", "") in ATTRIBUTES
+                if not is_found and not _asks_first(context.file, attribute):
+                    yield Found(ATTRIBUTE, attribute, Action.MANUAL, FLAT, f".{name}")
+    yield from _flat_names(context)
+
+
+def _asked_for(context: Context) -> Iterator[Found]:
+    """`hasattr(module, "_exec_order_data")` and `getattr(module, "_flat_param", None)`."""
+    for name in ("hasattr", "getattr") if context.models.shards() else ():
+        for call in context.file.calls.get(name, ()):
+            asked = getattr(call.args[1], "value", None) if len(call.args) > 1 else None
+            if asked in _UNMISTAKABLE | _OF_FLAT:
+                message = f"Never finds `{asked}` under FSDP2. {ATTRIBUTES.get(asked, FLAT)}"
+                yield Found(ATTRIBUTE, call, Action.MANUAL, message, f"{name}(...)")
+
+
+def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
+    owner, name = attribute.value, attribute.attr
+    if context.fsdp1(owner) == CLASS:
+        message = f"Has no effect: FSDP2 does not use `{name}` of FSDP1's class. Remove this line."
+        if isinstance(attribute.ctx, ast.Store):
+            yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
+        return
+    call = _reshard(context, attribute)
+    if call is not None:
+        code = f"{context.source(owner)}.reshard()"
+        message = f"Replaced by `{code}`, which frees the same parameters."
+        if context.plain:
+            edits = lambda: [context.replace(call, code)]  # noqa: E731
+            yield Found(RESHARD, call, Action.REWRITE, message, edits=edits)
+        else:
+            message = f"Raises, because FSDP2 has no handles. Use `{code}`, which frees the same parameters."
+            yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
+        return
+    likely = name in _UNMISTAKABLE or (name in _LIKELY and _speaks(context))
+    is_self = isinstance(owner, ast.Name) and owner.id == "self"
+    may_be_meant = (
+        context.can_be_model(owner) or _is_tested(context, attribute) or (likely and not is_self)
+    )
+    if may_be_meant and not _asks_first(context.file, attribute):
+        of_flat = getattr(context.file.parents[attribute], "attr", "") == "flat_param"
+        message = FLAT if of_flat else ATTRIBUTES[name]
+        yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
+
+
+def _speaks(context: Context) -> bool:
+    """Whether a file names something of FSDP1, also of its private modules."""
+    return bool(context.references) or "distributed.fsdp._" in context.file.text
+
+
+def _is_tested(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether `isinstance(module, FSDP)` decides about `module.params`."""
+    tests = (test for a in context.file.ancestors(attribute) if (test := getattr(a, "test", None)))
+    return any(
+        ast.unparse(call.args[0]) == ast.unparse(attribute.value)
+        and context.fsdp1(call.args[1]) == CLASS
+        for test in tests
+        for call in ast.walk(test)
+        if isinstance(call, ast.Call) and len(call.args) == 2
+    )
+
+
+def _asks_first(file: File, attribute: ast.Attribute) -> bool:
+    """Whether `model._handle` is inside of what a `hasattr` of the same receiver decides."""
+    asked = f"hasattr({ast.unparse(attribute.value)}, '{attribute.attr}')"
+    child: ast.AST = attribute
+    for parent in file.ancestors(attribute):
+        test, otherwise = getattr(parent, "test", None), getattr(parent, "orelse", ())
+        is_other = child in otherwise if isinstance(otherwise, list) else child is otherwise
+        if test is not None and child is not test and not is_other:
+            if asked in (ast.unparse(test), *map(ast.unparse, getattr(test, "values", ()))):
+                return True
+        if isinstance(parent, ast.BoolOp) and asked in map(ast.unparse, parent.values):
+            return True
+        child = parent
+    return False
+
+
+def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:
+    """The call `model._handle.reshard(True)` around `model._handle`."""
+    method = context.file.parents[attribute]
+    call = context.call_of(method)
+    if call is None or (attribute.attr, getattr(method, "attr", "")) != ("_handle", "reshard"):
+        return None
+    given = values_given(call)
+    frees = len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True
+    return call if frees else None
+
+
+def _flat_names(context: Context) -> Iterator[Found]:
+    """Tests for the name of a flat parameter: `"_flat_param" in name`, `name.endswith("_flat_param")`."""
+    if "_flat_param" not in context.file.text:
+        return
+    for constant in context.file.of(ast.Constant):
+        parent = context.file.parents[constant]
+        tested = (isinstance(parent, ast.Compare) and parent.left is constant) or (
+            isinstance(parent, ast.Call) and getattr(parent.func, "attr", "") == "endswith"
+        )
+        if tested and isinstance(constant.value, str) and constant.value.endswith("_flat_param"):
+            message = "Matches no parameter: under FSDP2 each parameter has its own name. Test for that name."
+            yield Found(ATTRIBUTE, parent, Action.MANUAL, message)

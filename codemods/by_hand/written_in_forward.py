@@ -1,0 +1,108 @@
+"""Parameters that a module writes while its forward runs: under NO_SHARD that is kept, under FSDP2 it is lost."""
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.constructor.sharding import NO_SHARD
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.registry import codemod
+from fsdp_migrate.codemods.rule import Found
+from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.program import Definition, is_module
+from fsdp_migrate.findings import Action
+
+_LOST = (
+    "Writes a parameter in forward, which is lost: FSDP2 runs forward on a gathered copy, and NO_SHARD had none. "
+    "Use a buffer, or write between steps."
+)
+_MAKING = frozenset({"Parameter", "ParameterDict", "ParameterList"})
+_Method = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@codemod(words=("NO_SHARD", "Parameter("))
+def find(context: Context) -> Iterator[Found]:
+    """One finding for each write in a method that forward runs, where the program can ask for NO_SHARD."""
+    if not context.models.shards() or not context.program.has(r"\bNO_SHARD\b"):
+        return
+    for cls in context.file.of(ast.ClassDef):
+        own = _parameters(context, cls)
+        if is_module(context.program, Definition(context.file, cls)):
+            for method in _run_by_forward(cls):
+                for node in ast.walk(method):
+                    if isinstance(node, ast.Name | ast.Attribute) and _is_own(context, node, own):
+                        if _is_written(context, node):
+                            yield Found(NO_SHARD, node, Action.MANUAL, _LOST)
+
+
+def _parameters(context: Context, cls: ast.ClassDef) -> set[str]:
+    """The attributes of a class that are set to an `nn.Parameter`, also in a tuple of them, and what a layer has."""
+    bases = {path for base in cls.bases for path in context.dotted(base)}
+    is_layer = any(path.startswith("torch.nn.") and path != "torch.nn.Module" for path in bases)
+    found = {"weight", "bias"} if is_layer else set()
+    for node in ast.walk(cls):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                found |= set(_made(target, node.value))
+        elif isinstance(node, ast.Call) and last_name(node.func) == "register_parameter":
+            found |= {str(getattr(each, "value", "")) for each in node.args[:1]}
+    return found
+
+
+def _made(target: ast.expr, value: ast.expr) -> Iterator[str]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        for part, each in zip(target.elts, value.elts, strict=False):
+            yield from _made(part, each)
+    elif isinstance(value, ast.Call) and last_name(value.func) in _MAKING:
+        if isinstance(target, ast.Attribute):
+            yield target.attr
+
+
+def _run_by_forward(cls: ast.ClassDef) -> list[_Method]:
+    """The methods that forward runs by `self`, itself first."""
+    methods = {each.name: each for each in cls.body if isinstance(each, _Method)}
+    names = ["forward"] if "forward" in methods else []
+    for name in names:  # which grows
+        for node in ast.walk(methods[name]):
+            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self":
+                if node.attr in methods and node.attr not in names:
+                    names.append(node.attr)
+    return [methods[name] for name in names]
+
+
+def _is_own(context: Context, node: ast.expr, own: set[str]) -> bool:
+    """Whether an expression is a parameter of the module: `self.scale`, `self.inner.weight`, and a name for one."""
+    if isinstance(node, ast.Attribute):
+        if getattr(node.value, "id", "") == "self":
+            return node.attr in own
+        root = root_of(node)
+        return node.attr in {"weight", "bias"} and root is not None and root.id == "self"
+    for binding in context.file.bindings(node):
+        value = getattr(binding, "value", getattr(getattr(binding, "node", None), "iter", None))
+        if isinstance(value, ast.Attribute) and _is_own(context, value, own):
+            return True
+    return False
+
+
+def _is_written(context: Context, parameter: ast.expr) -> bool:
+    """Whether a parameter is changed in place: by a method, by an index, by `data`, or by a function of `nn.init`."""
+    file = context.file
+    node: ast.expr = parameter
+    parent = file.parents[node]
+    while isinstance(parent, ast.Attribute) and parent.attr in {"data", "detach"}:
+        node = context.call_of(parent) or parent
+        parent = file.parents[node]
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        node, parent = parent, file.parents[parent]
+    if node is not parameter and isinstance(getattr(node, "ctx", None), ast.Store):
+        return True
+    if isinstance(parent, ast.AugAssign):
+        return parent.target is node
+    if isinstance(parent, ast.Attribute):
+        changes = parent.attr.endswith("_") and parent.attr not in {"requires_grad_", "__class__"}
+        return changes and context.call_of(parent) is not None
+    return isinstance(parent, ast.Call) and _draws(file, context, parent)
+
+
+def _draws(file: File, context: Context, call: ast.Call) -> bool:
+    """Whether a call is one of `torch.nn.init`."""
+    return any(path.startswith("torch.nn.init.") for path in context.dotted(call.func))

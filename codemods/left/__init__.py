@@ -1,1 +1,0 @@
-"""What no bridge reaches: found and explained."""

@@ -1,0 +1,109 @@
+"""FSDP1 as Composer and llm-foundry are set to use it: which settings are theirs, and what to write for FSDP2.
+
+Read from Composer 0.28.0 to 0.32.1 (`composer/utils/parallelism.py`, `Trainer._parse_parallelism_config`) and llm-foundry
+0.22.0. A dictionary is FSDP1 unless the environment has FSDP_VERSION=2, which 0.31.0 was the first to read, as it was the first
+to have `FSDP2Config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.libraries.configuration import table
+from fsdp_migrate.codemods.libraries.configuration.project import Project
+from fsdp_migrate.codemods.libraries.configuration.tree import (
+    UNKNOWN,
+    Entry,
+    Mapping,
+    Value,
+    mappings,
+)
+from fsdp_migrate.pins import Release
+
+_FIRST: Release = (0, 31)
+# What `FSDP2Config` has of `FSDPConfig`, and more.
+_KEPT = frozenset(
+    """activation_checkpointing activation_cpu_offload device_mesh load_monolith_rank0_only mixed_precision
+    reshard_after_forward state_dict_type verbose""".split()  # noqa: SIM905
+)
+# What FSDP2 passes over, with a warning.
+_IGNORED = frozenset(
+    """activation_checkpointing_reentrant auto_wrap backward_prefetch backward_prefetch_limit cpu_offload
+    data_parallel_replicate_degree data_parallel_shard_degree flatten_parameters forward_prefetch forward_prefetch_limit
+    ignored_modules keep_low_precision_grads limit_all_gathers load_planner min_params process_group save_planner
+    sharded_ckpt_prefix_dir sharding_strategy sync_module_states te_checkpoint_wrapper te_shard_fp8_weight
+    use_orig_params""".split()  # noqa: SIM905
+)
+# What no other library has in a `fsdp_config`.
+_OWN = (_KEPT | _IGNORED) - table.KEPT - table.REMOVED.keys() - {"process_group"}
+# What a configuration of llm-foundry has beside `fsdp_config`.
+_RECIPE = frozenset(
+    "device_eval_batch_size device_train_microbatch_size global_train_batch_size max_duration train_loader".split()  # noqa: SIM905
+)
+
+
+def settings_in(root: Value) -> Iterator[tuple[Entry, Mapping]]:
+    """The entries of a tree that hold Composer's settings of FSDP, with the settings."""
+    for home in mappings(root):
+        parallel = home.key("parallelism_config")
+        inner = parallel.value if parallel else None
+        entry = inner.key("fsdp") if isinstance(inner, Mapping) else None
+        if entry is None and _is_composers(home):
+            entry = home.key("fsdp_config")
+        if entry is not None and isinstance(entry.value, Mapping):
+            yield entry, entry.value
+
+
+def _is_composers(home: Mapping) -> bool:
+    entry = home.key("fsdp_config")
+    settings = entry.value if entry else None
+    if not isinstance(settings, Mapping):
+        return False
+    keys = {each.key for each in settings.all()}
+    is_named = bool(keys & _OWN) or any(each.key in _RECIPE for each in home.all())
+    return is_named and bool(keys & (_KEPT | _IGNORED)) and not keys & table.FOREIGN
+
+
+def said_of(settings: Mapping, project: Project, *, is_python: bool = False) -> str:
+    """What to write for settings; "" where they are those of FSDP2 already."""
+    names = [each.key for each in settings.all()]
+    ignored = sorted({*names} & _IGNORED)
+    if "reshard_after_forward" in names and not ignored:
+        return ""
+    releases = project.takes("mosaicml")
+    if releases.all_before(_FIRST):
+        return (
+            f"Selects FSDP1 in Composer, which has FSDP2 only since 0.31, and the project allows {releases.said}. "
+            "Raise that requirement, then run fsdp-migrate again."
+        )
+    strategy = table.strategy_of(settings.data("sharding_strategy", "FULL_SHARD"))
+    if strategy == "NO_SHARD":
+        return "Selects FSDP1 in Composer. Remove these settings: Composer then uses DistributedDataParallel, as NO_SHARD did."
+    how = (
+        "pass `FSDP2Config(...)` of `composer.utils`"
+        if is_python
+        else "launch with `FSDP_VERSION=2`"
+    )
+    said = f"Selects FSDP1 in Composer. With Composer 0.31 or newer {how}, and write {_written(settings, strategy)}"
+    gone = [name for name in ignored if name != "sharding_strategy"]
+    if gone:
+        said += f"; FSDP2 has no {', '.join(f'`{name}`' for name in gone)}"
+    return f"{said}."
+
+
+def _written(settings: Mapping, strategy: str | None) -> str:
+    """What FSDP2's settings say in place of a strategy and of a default that is another."""
+    if strategy is None:
+        freed = "`reshard_after_forward` true for FULL_SHARD or false for SHARD_GRAD_OP"
+    else:
+        freed = f"`reshard_after_forward: {str(table.reshards(strategy)).lower()}`"
+    parts = [freed]
+    kind = settings.data("state_dict_type", "full")
+    if kind is not UNKNOWN and settings.get("state_dict_type") is None:
+        parts.append("`state_dict_type: full`, which was the default")
+    elif kind == "local":
+        parts.append("`state_dict_type: sharded`")
+    copies = settings.data("data_parallel_replicate_degree")
+    if copies or (strategy and strategy.startswith("HYBRID")):
+        parts.append("a `device_mesh` of nodes and the devices of a node")
+    return " and ".join(parts)

@@ -1,0 +1,205 @@
+"""FSDP1 as a command line sets it: flags of Accelerate and transformers, their environment variables, verl's overrides.
+
+A shell is no language to rewrite by pattern: each place is reported with the text to write.
+"""
+
+import json
+import re
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.libraries import rules
+from fsdp_migrate.codemods.libraries.configuration import table
+from fsdp_migrate.codemods.libraries.configuration.project import Project
+from fsdp_migrate.codemods.rule import Rule
+from fsdp_migrate.search import Search
+
+_WORD = re.compile(r"[fF][sS][dD][pP]")
+_END = re.compile(r"\n(?<!\\\n)(?<!\\\r\n)")  # no backslash before it
+# Patterns that begin with a letter of their own are searched for faster than those that begin with what may stand there.
+_FLAG = re.compile(
+    r"--(?<![\w-]--)(?P<flag>use[_-]fsdp|fsdp(?:[_-][\w-]+)?)\b"
+    r"(?:(?:=|[ \t]+)(?P<value>\"[^\"\n]*\"|'[^'\n]*'|[^\s\\'\"-]\S*))?"
+    r"|(?:A(?<![\w-]A)CCELERATE_USE_FSDP|F(?<![\w-]F)SDP_[A-Z_]+)=(?P<set>\"[^\"\n]*\"|[^\s;&]*)"
+)
+_COMMENT = re.compile(r"(?:^|\s)#")
+_SECOND = re.compile(r"(?i)fsdp[_-]version[=\"',\s-]+2\b|[\"']version[\"']\s*:\s*2")
+_EXPORTED = re.compile(r"export(?<!\wexport)\s+FSDP_VERSION=[\"']?2")
+_STRATEGY = re.compile(r"=[\"']?(?:\$\{\w+:-[\"']?)?[fF][sS][dD][pP]\b(?![\w.])")
+_NAME = re.compile(r"[\w.]+$")
+# A value that only a run knows, as `$1` is in a script.
+UNSURE = "$"
+LEFT_OUT = "Has no use under FSDP2: {}. Remove it."
+# What a program's own flags stand behind, in the last of several commands of a line.
+_SEPARATOR = re.compile(r"&&|[;|]")
+_SCRIPT = re.compile(r"[\w}]\.py\b|(?:^|\s)(?:-m|--module)[ \t]+(?!accelerate)\w")
+_OF_TRAINER = re.compile(rf"--fsdp[= \t]+[\"']?(?:{'|'.join(sorted(table.OPTIONS))})\b")
+_PATH = re.compile(r"--fsdp_config[= \t]+[\"']?([^\s\"'{]+)")
+_STRATEGIES = ("sharding_strategy", "reshard_after_forward")
+# Some word that only a script or a configuration for verl has.
+OF_VERL = Search(r"actor_rollout_ref|\bverl\b|ppo_mini_batch|ppo_micro_batch|param_offload")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A place in a script, and the message about it."""
+
+    rule: Rule
+    start: int
+    end: int
+    message: str
+
+
+def launches(text: str, project: Project, is_script: bool = True) -> Iterator[Line]:
+    """What sets FSDP1 in a shell script, or in a workflow, whose steps hold commands in pieces."""
+    for start, end in _commands(text):
+        for pattern in (_FLAG, _STRATEGY):
+            for found in pattern.finditer(text, start, end):
+                line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+                if _COMMENT.search(line):
+                    continue
+                if pattern is _STRATEGY:
+                    name = _NAME.search(line)
+                    if name and OF_VERL(text) and _is_strategy(name[0], text):
+                        said = f"Selects FSDP1 in verl. Write `{name[0]}=fsdp2`."
+                        yield Line(rules.VERL, found.start() - len(name[0]), found.end(), said)
+                elif not _is_second(text, start, end, is_script):
+                    is_own = _is_own(found, text, start, end)
+                    of_fsdp1 = "" if is_own else _said_of(found, text[start:end], project)
+                    is_switch = found["flag"] and _named(found) == "use_fsdp"
+                    last = found.end("flag") if is_switch else found.end()
+                    if of_fsdp1:
+                        yield Line(rules.FLAGS, found.start(), last, of_fsdp1)
+
+
+def of_words(words: Sequence[str], project: Project) -> Iterator[tuple[int, Line]]:
+    """What sets FSDP1 in the words of a command, each with the place of its word."""
+    quoted = [f'"{word}"' if re.search(r"\s", word) and '"' not in word else word for word in words]
+    starts = [0]
+    for word in quoted:
+        starts.append(starts[-1] + len(word) + 1)
+    for line in launches(" ".join(quoted), project):
+        yield bisect(starts, line.start) - 1, line
+
+
+def said_of(variable: str, value: str, project: Project) -> str:
+    """What to write for a variable of the environment; "" where it is no setting of FSDP1."""
+    found = _FLAG.fullmatch(f"{variable}={value}")
+    return _said_of(found, "", project) if found and found["flag"] is None else ""
+
+
+def is_left_out(variable: str) -> bool:
+    """Whether a variable of the environment has no use under FSDP2."""
+    return variable.removeprefix("ACCELERATE_").lower().removeprefix("fsdp_") in table.REMOVED
+
+
+def _said_of(found: re.Match[str], command: str, project: Project) -> str:
+    value = (found["value"] or found["set"] or "").strip("\"'")
+    if found["flag"] is not None and _named(found) == "fsdp":
+        return _said_of_trainer(table.options_of(value), command, project)
+    return _said(_named(found), value, is_flag=found["flag"] is not None)
+
+
+def _is_own(found: re.Match[str], text: str, start: int, end: int) -> bool:
+    """Whether a flag is the program's own, though it is called like Accelerate's, or a variable one of the script alone."""
+    if found["flag"] is None:
+        name = found[0].partition("=")[0]
+        return re.search(rf"\$\{{?{name}\b", text) is not None
+    if _named(found) == "fsdp":
+        return False
+    if _named(found) in table.MOVED:
+        return not _OF_TRAINER.search(text, start, end)
+    before = _SEPARATOR.split(text[start : found.start()])[-1]
+    return "accelerate" not in text or _SCRIPT.search(before) is not None
+
+
+def _is_strategy(name: str, text: str) -> bool:
+    """Whether a name is a strategy's, or that of a variable that gives one its value."""
+    is_given = re.search(rf"strategy=[\"']?\$\{{?{re.escape(name)}\b", text)
+    return bool(is_given) or name.lower().endswith("strategy")
+
+
+def _is_second(text: str, start: int, end: int, is_script: bool) -> bool:
+    """Whether a command is for version 2: by its own flags, or by what a script exports, or a workflow sets anywhere."""
+    whole = _EXPORTED.search(text) if is_script else _SECOND.search(text)
+    return bool(whole or _SECOND.search(text, start, end))
+
+
+def _commands(text: str) -> Iterator[tuple[int, int]]:
+    """Where the commands are that mention FSDP, with the lines that backslashes join."""
+    end = 0
+    while found := _WORD.search(text, end):
+        before = text.rfind("\n", end, found.start())
+        while text.endswith(("\\", "\\\r"), end, max(before, end)):
+            before = text.rfind("\n", end, before)
+        start, last = max(before + 1, end), _END.search(text, found.end())
+        end = last.start() if last else len(text)
+        yield start, end
+
+
+def _named(found: re.Match[str]) -> str:
+    """A flag's or a variable's name without its prefix."""
+    name = (found["flag"] or found[0].partition("=")[0].removeprefix("ACCELERATE_")).lower()
+    return name.replace("-", "_").removeprefix("fsdp_")
+
+
+def _said(name: str, value: str, *, is_flag: bool) -> str:
+    """What to write for a flag or a variable; "" where FSDP2 has the same."""
+    version = _setting(is_flag, "version", "2")
+    if name in table.MOVED and is_flag:
+        return f"TrainingArguments no longer has this flag. Move it into `fsdp_config` as `{name}`."
+    if name in table.REMOVED:
+        return LEFT_OUT.format(table.REMOVED[name])
+    if name == "use_fsdp":
+        kept = _setting(is_flag, "state_dict_type", "FULL_STATE_DICT")
+        said = f"Selects FSDP1 by default. Add `{version}`, and `{kept}` if no type of state dict is set."
+        return "" if value.lower() in ("false", "0") else said
+    if name == "version":
+        return "Selects FSDP1. Write `2`." if value == "1" else ""
+    if name == "state_dict_type":
+        return table.LOCAL if value.upper() in ("LOCAL_STATE_DICT", "2") else ""
+    return _said_of_strategy(name, value, is_flag=is_flag) if name in _STRATEGIES else ""
+
+
+def _said_of_strategy(name: str, value: str, *, is_flag: bool) -> str:
+    """What to write for a flag or a variable that gives a strategy."""
+    strategy = table.strategy_of(value)
+    if strategy is None:
+        is_unknown = bool(value) and name == "sharding_strategy"
+        return f"This is a setting of FSDP1. Instead, {table.STRATEGY}." if is_unknown else ""
+    if strategy == "NO_SHARD":
+        return table.UNSHARDED
+    freed = str(table.reshards(strategy)).lower()
+    said = f"write `{_setting(is_flag, 'reshard_after_forward', freed)}` and `{_setting(is_flag, 'version', '2')}`"
+    return f"This is a setting of FSDP1. Instead, {said}.{_of_mesh(strategy)}"
+
+
+def _said_of_trainer(words: list[str], command: str, project: Project) -> str:
+    """What to write for transformers' `--fsdp`, whose words the releases read in different ways."""
+    strategies = [strategy for word in words if (strategy := table.strategy_of(word))]
+    if not words or "NO_SHARD" in strategies:
+        return table.UNSHARDED if words else ""
+    strategy = strategies[0] if strategies else "FULL_SHARD"
+    freed = table.reshards(strategy)
+    mesh = _of_mesh(strategy)
+    if old := project.too_old_for_trainer(str(freed).lower()):
+        return f"{old}{mesh}"
+    path = _PATH.search(command)
+    if path:
+        said = f"Selects FSDP1. Write version 2 into `{path[1]}`, and `reshard_after_forward: {str(freed).lower()}`."
+        return "" if project.is_second(path[1]) and not mesh else f"{said}{mesh}"
+    # Each release reads the words; 5.24.0 refuses `--fsdp true`.
+    settings = json.dumps({"version": 2, "reshard_after_forward": freed})
+    return f"Selects FSDP1. Keep it, and add `--fsdp_config '{settings}'`.{mesh}"
+
+
+def _of_mesh(strategy: str) -> str:
+    if not strategy.startswith("HYBRID"):
+        return ""
+    return f" Without a `parallelism_config` it shards over all nodes: {table.SIZES}."
+
+
+def _setting(is_flag: bool, name: str, value: str) -> str:
+    """A setting of FSDP2 as a flag or a variable, like what was found."""
+    return f"--fsdp_{name} {value}" if is_flag else f"FSDP_{name.upper()}={value}"
