@@ -35,7 +35,8 @@ def migrate_source(text: str, *, form: str = "auto") -> tuple[str, list[Finding]
 
     if form not in FORMS:
         raise ValueError(f"{form!r} is no form: {', '.join(FORMS)}")
-    path, shown = Path("program.py"), "program.py"
+    path = Path("program.py")
+    shown = "program.py"
     try:
         encoding = Source(path, shown, text.encode()).encoding  # what the text itself declares
         source = Source(path, shown, text.encode(encoding))
@@ -44,7 +45,10 @@ def migrate_source(text: str, *, form: str = "auto") -> tuple[str, list[Finding]
     report = analyse_source(source, Options(form=form))
     if report.errors:
         raise ValueError(f"line {report.errors[0].line}: {report.errors[0].message}")
-    after = report.changes[0].after.decode(encoding) if report.changes else text
+    if report.changes:
+        after = report.changes[0].after.decode(encoding)
+    else:
+        after = text
     return after, report.findings
 
 

@@ -46,7 +46,8 @@ def pass_known(file: Path, report: Report) -> None:
 def _read(file: Path) -> Known:
     try:
         document = json.loads(file.read_text("utf-8", "surrogateescape"))
-        version, found = document["version"], document["findings"].items()
+        version = document["version"]
+        found = document["findings"].items()
         known = Counter({(path, what): int(n) for path, each in found for what, n in each.items()})
     except OSError as error:
         raise Unusable(f"{file}: cannot be read: {error.strerror}") from None

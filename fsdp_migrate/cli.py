@@ -48,7 +48,8 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that `args` begin with; anything else is the first argument of `migrate`."""
-        name, known = args[0], self.list_commands(ctx)
+        name = args[0]
+        known = self.list_commands(ctx)
         if name not in known:
             from difflib import get_close_matches
 

@@ -86,7 +86,9 @@ def migrate_file(source: Source, options: Options, pins: Pins | None = None) -> 
 
 class _File:
     def __init__(self, source: Source, options: Options, project: Project) -> None:
-        self.source, self.options, self.project = source, options, project
+        self.source = source
+        self.options = options
+        self.project = project
         self.text = source.decoded
         self.is_json = source.ending == ".json"
         self.silenced = Silenced("" if self.is_json else self.text)
@@ -130,7 +132,10 @@ class _File:
                     raise Refused("a comment silences a part of it")
                 if self.options.form == "bridge":
                     raise Refused("--form bridge changes imports and nothing else")
-                text = without_comments(self.text) if self.is_json else self.text
+                if self.is_json:
+                    text = without_comments(self.text)
+                else:
+                    text = self.text
                 together = [*edits, *edits_of(text, wanted)]
                 if overlap(together):
                     raise Refused("two sections share a setting, and want different things")
@@ -147,7 +152,9 @@ class _File:
             self.outcome.change = FileChange(self.source.path, self.source.data, after)
 
     def read(self, text: str) -> list[Value]:
-        return from_json(without_comments(text)) if self.is_json else from_yaml(text)
+        if self.is_json:
+            return from_json(without_comments(text))
+        return from_yaml(text)
 
     def translated(self, roots: Sequence[Value]) -> Iterator[tuple[Rule, list[Said]]]:
         """The findings of each section, with its rule."""
@@ -200,7 +207,10 @@ class _File:
 
     def report(self, rule: Rule, said: Sequence[Said], refusal: str = "") -> None:
         for each in said:
-            action = Action.REWRITE if each.change and not refusal else Action.MANUAL
+            if each.change and not refusal:
+                action = Action.REWRITE
+            else:
+                action = Action.MANUAL
             self.say(rule, each.place.span, (each.change and refusal) or each.message, action)
 
     def say(self, rule: Rule, span: tuple[int, int], message: str, action: Action) -> None:
@@ -208,7 +218,10 @@ class _File:
             places = (*self.place(span[0]), *self.place(span[1]))
             construct = self.text[slice(*span)].split("\n")[0].strip()
             of = rule.code, rule.name
-            severity = rule.severity if action is Action.MANUAL else None
+            if action is Action.MANUAL:
+                severity = rule.severity
+            else:
+                severity = None
             found = Finding(self.source.shown, *places, *of, action, message, construct, severity)
             self.outcome.findings.append(found)
 

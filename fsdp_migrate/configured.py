@@ -73,7 +73,9 @@ def _name(option: click.Option) -> str:
 
 def _shown(ctx: click.Context) -> str:
     """The table that holds the options of a command."""
-    return f"[tool.fsdp-migrate.{VERIFY}]" if ctx.command.name == VERIFY else TABLE
+    if ctx.command.name == VERIFY:
+        return f"[tool.fsdp-migrate.{VERIFY}]"
+    return TABLE
 
 
 _WORDS = {
@@ -87,7 +89,10 @@ _WORDS = {
 def _value(ctx: click.Context, option: click.Option, key: str, value: object, file: Path) -> Any:
     """A value as the command line would give it; paths are relative to the folder of pyproject.toml."""
     kind = _kind(option)
-    items = value if option.multiple and isinstance(value, list) else [value]
+    if option.multiple and isinstance(value, list):
+        items = value
+    else:
+        items = [value]
     if not all(type(item) in kind for item in items):  # a bool is an int to isinstance
         raise Unusable(f"{file}: {key} in {_shown(ctx)} must be {_WORDS[kind]}")
     if isinstance(option.type, click.Path | click.File):

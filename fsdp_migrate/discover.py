@@ -108,7 +108,8 @@ def discover(
     seen: dict[str, str] = {}
     for path in map(os.fspath, paths):
         if os.path.isdir(path):
-            there, left = False, False
+            there = False
+            left = False
             for file, real in _below(os.path.abspath(path), found.problems):
                 kind = file.endswith(_KINDS) or _is_script(file)
                 there |= kind
@@ -171,7 +172,8 @@ class _Excluded:
     """Whether the user's patterns leave a file out."""
 
     def __init__(self, patterns: Sequence[str], root: Path) -> None:
-        self._spec, self._root = None, os.path.abspath(root)
+        self._spec = None
+        self._root = os.path.abspath(root)
         if patterns:
             import pathspec  # takes longer to import than many a tree to list
 
@@ -237,7 +239,10 @@ def _below(folder: str, problems: list[Problem]) -> Iterator[tuple[str, str]]:
     listed = git.listed_files(folder)
     real_folder = os.path.join(os.path.realpath(folder), "")
     real_path = cache(os.path.realpath)  # a folder may be a link, though git lists files in it
-    names = _walk(folder, problems) if listed is None else _from_git(folder, listed, problems)
+    if listed is None:
+        names = _walk(folder, problems)
+    else:
+        names = _from_git(folder, listed, problems)
     for name in names:
         file = os.path.join(folder, name)
         try:

@@ -42,9 +42,13 @@ def analyse(
     `watch` gives out the files that mention FSDP, one after the other, and may tell how far that is.
     """
     started = time.perf_counter()
-    found = files if isinstance(files, Discovered) else Discovered(list(files))
+    if isinstance(files, Discovered):
+        found = files
+    else:
+        found = Discovered(list(files))
     options = options or Options()
-    folders, paths = Folders(), found.files
+    folders = Folders()
+    paths = found.files
     report = Report(files=len(paths), errors=list(found.problems), passed=list(found.passed))
     sources: list[Source] = []
     around: list[Path] = []
@@ -76,7 +80,10 @@ def analyse_source(source: Source, options: Options | None = None) -> Report:
     """Analyses one source on its own, of whose imports nothing is known."""
     started = time.perf_counter()
     report = Report(files=1)
-    sources = [source] if mentions_fsdp(source.data, source.path.name) else []
+    if mentions_fsdp(source.data, source.path.name):
+        sources = [source]
+    else:
+        sources = []
     _analyse(sources, (), {}, options or Options(), report)
     report.seconds = time.perf_counter() - started
     return report
@@ -134,7 +141,8 @@ def _analyse(
         apart = (each for _, source in files for each in source.apart)
         report.findings += (each for each in apart if options.takes(each.code))
         data |= {str(source.path): source.data for source in sources}
-        parsed, goes_on = [file for file, _ in files], options.form == "torch"
+        parsed = [file for file, _ in files]
+        goes_on = options.form == "torch"
         program = Program(parsed, paths, read or parse_file, is_set, data, goes_on)
 
         def work(each: tuple[File, Source]) -> Outcome:
@@ -170,7 +178,10 @@ def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> N
     report.on_bridge = not any(outcome.of_torch for outcome in outcomes)
     for outcome in outcomes:
         # A file that names no FSDP1 itself works on models that other files make.
-        listed = not report.on_bridge if outcome.of_torch is None else outcome.of_torch
+        if outcome.of_torch is None:
+            listed = not report.on_bridge
+        else:
+            listed = outcome.of_torch
         listed = listed or options.bridge or not options.only_checks
         report.findings += [
             finding for finding in outcome.findings if listed or finding.action is Action.MANUAL
@@ -212,7 +223,9 @@ def _files(sources: Sequence[Source], report: Report) -> Iterator[tuple[File, So
 def parse_file(path: Path, folders: Folders | None = None) -> File | None:
     """A file that a name leads into; None if it cannot be read or parsed."""
     source = read_source(path, folders)
-    return _file(source) if isinstance(source, Source) else None
+    if isinstance(source, Source):
+        return _file(source)
+    return None
 
 
 def _file(source: Source) -> File | None:

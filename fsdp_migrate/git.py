@@ -30,7 +30,9 @@ _SWITCHED_OFF = (
 def toplevel(folder: str | Path) -> Path | None:
     """The root of the repository that `folder` lies in, if any."""
     answer = _git(folder, "rev-parse", "--show-toplevel")
-    return Path(os.fsdecode(answer.rstrip(b"\r\n"))) if answer else None
+    if answer:
+        return Path(os.fsdecode(answer.rstrip(b"\r\n")))
+    return None
 
 
 def commit(folder: str | Path) -> str:
@@ -71,7 +73,8 @@ def _differing(root: Path, files: list[Path]) -> Iterator[Path]:
     blobs = {os.fsdecode(name): about.split(b" ")[-1].decode() for about, _, name in entries}
     for file in files:
         name = os.path.relpath(os.path.realpath(file), os.path.realpath(root))
-        blob, data = blobs.get(Path(name).as_posix(), ""), file.read_bytes()
+        blob = blobs.get(Path(name).as_posix(), "")
+        data = file.read_bytes()
         if blob not in (_blob(data, blob), _blob(data.replace(b"\r\n", b"\n"), blob)):
             yield file
 
@@ -80,7 +83,10 @@ def _blob(data: bytes, like: str) -> str:
     """The name that git gives to a content, by the algorithm that it gave another name by."""
     import hashlib  # for the few runs that write
 
-    algorithm = hashlib.sha256 if len(like) == 64 else hashlib.sha1
+    if len(like) == 64:
+        algorithm = hashlib.sha256
+    else:
+        algorithm = hashlib.sha1
     return algorithm(b"blob %d\0" % len(data) + data).hexdigest()
 
 
@@ -103,7 +109,9 @@ def _git(folder: str | Path, *arguments: str) -> bytes | None:
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):  # ValueError: a NUL in a name
         return None
-    return done.stdout if done.returncode == 0 else None
+    if done.returncode == 0:
+        return done.stdout
+    return None
 
 
 @cache
@@ -111,4 +119,6 @@ def _program() -> str | None:
     """Where git is; not in the current folder, which `PATH` may name."""
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = shutil.which("git", path=os.pathsep.join(filter(os.path.isabs, path)))
-    return found if found and os.path.isabs(found) else None
+    if found and os.path.isabs(found):
+        return found
+    return None

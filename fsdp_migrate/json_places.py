@@ -33,7 +33,9 @@ def places(text: str) -> Place:
 def separator(text: str, place: Place) -> str:
     """What stands between two values, behind the value at a place; empty if that is the last one."""
     found = _COMMA.match(text, place.end)
-    return found[0] if found else ""
+    if found:
+        return found[0]
+    return ""
 
 
 def characters(text: str, place: Place) -> list[int]:
@@ -75,7 +77,9 @@ def _list(text: str, start: int) -> Place:
 def _next(text: str, value: Place) -> int:
     """Where the value behind another one begins, or what closes both."""
     comma = _COMMA.match(text, value.end)
-    return comma.end() if comma else _after_space(text, value.end)
+    if comma:
+        return comma.end()
+    return _after_space(text, value.end)
 
 
 def _after_space(text: str, at: int) -> int:

@@ -42,7 +42,9 @@ def mark(report: Report, found: Discovered, options: Options) -> int:
     marked = 0
     for number, change in enumerate(report.changes):
         findings = lost.get(shown_path(change.path), [])
-        after_marks = _with_comments(change, findings) if findings else None
+        after_marks = None
+        if findings:
+            after_marks = _with_comments(change, findings)
         if after_marks is not None:
             report.changes[number] = replace(change, after=after_marks)
             marked += len(findings)
@@ -82,11 +84,15 @@ def _with_comments(change: Change, findings: Sequence[Finding]) -> bytes | None:
 
 def _lines_after(before: str, after: str) -> list[int]:
     """For each line of a program, from 1, the line of the migrated one that stands in its place."""
-    old, new = _LINE.findall(before), _LINE.findall(after)
+    old = _LINE.findall(before)
+    new = _LINE.findall(after)
     places = [1] * (len(old) + 1)
     for kind, i, i_end, j, j_end in SequenceMatcher(None, old, new, False).get_opcodes():
         for line in range(i, i_end):
-            shift = line - i if kind == "equal" else min(line - i, max(j_end - j - 1, 0))
+            if kind == "equal":
+                shift = line - i
+            else:
+                shift = min(line - i, max(j_end - j - 1, 0))
             places[line + 1] = j + shift + 1
     return places
 

@@ -132,7 +132,10 @@ class _File:
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if self.context.plain and self.context.silenced.comments:
             shown += self.unused()
-        others = imports.edits() if self.context.writes else ()
+        if self.context.writes:
+            others = imports.edits()
+        else:
+            others = ()
         if each_alone and overlap([*edits, *others]):
             left = [_without(each, others) for each in every]
             refused = {each.node for each, now in zip(every, left, strict=True) if each != now}
@@ -147,7 +150,9 @@ class _File:
         """A finding, which is not left to the user where nothing that it is about gets."""
         if found.action is Action.MANUAL:
             why = why_not(self.context.file, found.node, self.context.target)
-            return found._replace(action=Action.RUNTIME, message=why) if why else found
+            if why:
+                return found._replace(action=Action.RUNTIME, message=why)
+            return found
         return found
 
     def is_on(self, rule: Rule, node: ast.AST) -> bool:
@@ -196,7 +201,10 @@ def _settled(
                     continue
                 raise Refused("another rewrite changes the same code")
         except Refused as refusal:
-            action = Action.MANUAL if form == "torch" else each.refused
+            if form == "torch":
+                action = Action.MANUAL
+            else:
+                action = each.refused
             message = f"Uses `fsdp_migrate.runtime` instead of torch, because {refusal}."
             if action is Action.MANUAL:
                 message = f"{each.message} Not done, because {refusal}: make this change yourself."
@@ -262,8 +270,10 @@ def _severity(found: Found) -> Severity | None:
 
 
 def _finding(file: File, source: Source, found: Found) -> Finding:
-    node, spelled = found.node, (source.runtime or source.package).spelled
-    line, end_line = getattr(node, "lineno", 1), getattr(node, "end_lineno", None)
+    node = found.node
+    spelled = (source.runtime or source.package).spelled
+    line = getattr(node, "lineno", 1)
+    end_line = getattr(node, "end_lineno", None)
     end = getattr(node, "end_col_offset", 0) or 0
     return Finding(
         path=file.shown,

@@ -35,7 +35,9 @@ class Cell:
     @property
     def lines(self) -> list[str]:
         """Its lines, with their ends."""
-        return _lines(self.source) if isinstance(self.source, str) else self.source
+        if isinstance(self.source, str):
+            return _lines(self.source)
+        return self.source
 
 
 class Notebook:
@@ -52,7 +54,10 @@ class Notebook:
     @cached_property
     def cells(self) -> list[Cell]:
         """The cells with code, if the notebook's language is Python."""
-        whole = self._document if isinstance(self._document, dict) else {}
+        if isinstance(self._document, dict):
+            whole = self._document
+        else:
+            whole = {}
         metadata = whole.get("metadata", {})
         named = (
             metadata.get("language_info", {}).get("name"),
@@ -107,8 +112,10 @@ class Notebook:
         text = self._decoded
         for cell in reversed(cells):  # those behind keep their places
             code = codes[cell.number]
-            code = code[:-1] if _end(cell.code) and code.endswith("\n") else code
-            code = first + code if cell is cells[0] else code
+            if _end(cell.code) and code.endswith("\n"):
+                code = code[:-1]
+            if cell is cells[0]:
+                code = first + code
             if code != cell.code:
                 lines = _lines(code.replace(_MASK, ""))
                 magic = cell.lines[0].partition("\n")[0]
@@ -120,7 +127,8 @@ class Notebook:
 
     def placed(self, finding: Finding) -> Finding:
         """A finding about the module, at its place in the file."""
-        number, line = 0, 0
+        number = 0
+        line = 0
         for text in self.program.split("\n")[: finding.line]:
             begun = _BEGIN.fullmatch(text + "\n")
             number, line = (int(begun[1]), 0) if begun else (number, line + 1)
@@ -151,7 +159,9 @@ class Notebook:
     def _strings(self, cell: Cell) -> list[Place]:
         """Where the strings are that a cell's source consists of."""
         place = self._source(cell)
-        return [place] if isinstance(cell.source, str) else place.elements
+        if isinstance(cell.source, str):
+            return [place]
+        return place.elements
 
     def _characters(self, cell: Cell) -> list[int]:
         """Where each character of a cell begins in the file, and where the last one ends."""
@@ -222,10 +232,13 @@ def _code(text: str) -> str:
 
 
 def _masked(text: str) -> str:
-    lines, goes_on = [], False
+    lines = []
+    goes_on = False
     for line in text.split("\n"):
         magic = _MAGIC.fullmatch(line)
-        masked = _MASK + line if goes_on else line
+        masked = line
+        if goes_on:
+            masked = _MASK + line
         if magic and not goes_on:
             masked = f"{magic[1]}{_MASK}{magic[2]}"
         goes_on = masked != line and line.endswith("\\")
@@ -234,4 +247,6 @@ def _masked(text: str) -> str:
 
 
 def _end(code: str) -> str:
-    return "" if code.endswith("\n") else "\n"
+    if code.endswith("\n"):
+        return ""
+    return "\n"

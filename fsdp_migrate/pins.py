@@ -74,7 +74,9 @@ class Pins:
         if not pins:
             return Releases()
         highs = [pin.high for pin in pins if pin.high is not None]
-        high = max(highs) if len(highs) == len(pins) else None
+        high = None
+        if len(highs) == len(pins):
+            high = max(highs)
         first = pins[0]
         said = f"{first.text} of {first.path.name}:{first.line}"
         if len({(pin.low, pin.high) for pin in pins}) > 1:
@@ -97,7 +99,9 @@ def _folders(folder: Path) -> Iterator[Path]:
     above = [folder, *folder.parents]
     roots = [each for each in above if (each / ".git").exists()]
     roots = roots or [each for each in above if any((each / name).exists() for name in _PROJECT)]
-    last = roots[0] if roots else folder
+    last = folder
+    if roots:
+        last = roots[0]
     yield from above[: above.index(last) + 1]
 
 
@@ -157,13 +161,18 @@ def _range(declared: Declared) -> tuple[Release, Release | None]:
         low = max(low, _first(part))
         last = _behind(part)
         if last is not None:
-            high = last if high is None else min(high, last)
+            if high is None:
+                high = last
+            else:
+                high = min(high, last)
     return low, high
 
 
 def _numbers(part: Specifier) -> Release:
     found = re.match(r"v?(\d+(?:\.\d+)*)", part.version)
-    return tuple(map(int, found[1].split("."))) if found else ()
+    if found:
+        return tuple(map(int, found[1].split(".")))
+    return ()
 
 
 def _first(part: Specifier) -> Release:
@@ -171,7 +180,9 @@ def _first(part: Specifier) -> Release:
     if part.operator in ("<", "<=", "!="):
         return ()
     given = _plain(_numbers(part))
-    return (*given, 1) if part.operator == ">" else given
+    if part.operator == ">":
+        return (*given, 1)
+    return given
 
 
 def _behind(part: Specifier) -> Release | None:
@@ -183,12 +194,16 @@ def _behind(part: Specifier) -> Release | None:
         return _plain(given)
     if part.operator == "~=":
         return _next(given[:-1])
-    return _next(given) if part.version.endswith("*") else (*given, 1)
+    if part.version.endswith("*"):
+        return _next(given)
+    return (*given, 1)
 
 
 def _next(release: Release) -> Release:
     """The first release behind those that begin with these numbers."""
-    return (*release[:-1], release[-1] + 1) if release else (1,)
+    if release:
+        return (*release[:-1], release[-1] + 1)
+    return (1,)
 
 
 def _plain(release: Release) -> Release:

@@ -50,7 +50,8 @@ def run(request: Request, settings: Settings) -> int:
     _known_codes(settings.select | settings.ignore, str(settings.root / "pyproject.toml"))
     _known_codes(request.select, "--select")
     _known_codes(request.ignore, "--ignore")
-    select, ignore = request.select or settings.select, request.ignore | settings.ignore
+    select = request.select or settings.select
+    ignore = request.ignore | settings.ignore
     report = _analyse(replace(request, select=select, ignore=ignore), settings)
     if request.verbose and not request.quiet:
         for line in text.render_run(report, settings.file):
@@ -59,14 +60,19 @@ def run(request: Request, settings: Settings) -> int:
         return _begin(request.write_baseline, report)
     written = not request.writes or _write(request, report)
     if request.writes and request.stdin is not None and written:
-        after = report.changes[0].after if report.changes else request.stdin
+        if report.changes:
+            after = report.changes[0].after
+        else:
+            after = request.stdin
         click.echo(after, nl=False)
     _show(request, report, written)
     if request.report:
         _save(request, request.report, report)
     if report.errors:
         return USAGE
-    return FINDINGS if request.check and not report.is_done else DONE
+    if request.check and not report.is_done:
+        return FINDINGS
+    return DONE
 
 
 def _refuse_what_clashes(request: Request) -> None:
@@ -134,7 +140,10 @@ def _write(request: Request, report: Report) -> bool:
         return True
     from fsdp_migrate.write import dirty_problems, write_changes
 
-    problems = [] if request.allow_dirty else dirty_problems(report.changes)
+    if request.allow_dirty:
+        problems = []
+    else:
+        problems = dirty_problems(report.changes)
     problems = problems or write_changes(report.changes)
     report.errors.extend(problems)
     report.wrote = not problems
@@ -142,7 +151,10 @@ def _write(request: Request, report: Report) -> bool:
 
 
 def _show(request: Request, report: Report, written: bool) -> None:
-    passed = [] if request.quiet else text.render_passed(report.passed)
+    if request.quiet:
+        passed = []
+    else:
+        passed = text.render_passed(report.passed)
     for line in (*text.render_problems(report.errors), *passed):
         say(line, err=True)
     if not written and request.stdin is None:
@@ -169,7 +181,10 @@ def _say(request: Request, report: Report, written: bool) -> None:
     if written and not request.quiet:
         lines.append(text.summary(report))
         form = request.form
-        steps = text.next_steps(report, request.paths, form) if request.stdin is None else []
+        if request.stdin is None:
+            steps = text.next_steps(report, request.paths, form)
+        else:
+            steps = []
         lines += (f"Next: {what}: `{command}`" for what, command in steps)
     # Where standard output holds a patch or a program, the words go elsewhere.
     is_taken = request.diff or (request.writes and request.stdin is not None)
@@ -201,7 +216,9 @@ def _begin(baseline: Path, report: Report) -> int:
 
     write_baseline(baseline, report)
     say(f"{len(report.findings)} findings are in the baseline {baseline}.")
-    return USAGE if report.errors else DONE
+    if report.errors:
+        return USAGE
+    return DONE
 
 
 def _result(file: Path) -> dict[str, object]:

@@ -24,8 +24,14 @@ class Search(Generic[AnyStr]):
         for text in _alternatives(pattern if isinstance(pattern, str) else pattern.decode()):
             is_word = _SPECIAL.isdisjoint(_ESCAPED.sub("", text))
             # `\bword` as `word(?<!\wword)`, which begins with a letter.
-            found = _ESCAPED.sub(r"\1", text) if is_word else _BOUND.sub(r"\1(?<!\\w\1)", text)
-            made = found if isinstance(pattern, str) else found.encode()
+            if is_word:
+                found = _ESCAPED.sub(r"\1", text)
+            else:
+                found = _BOUND.sub(r"\1(?<!\\w\1)", text)
+            if isinstance(pattern, str):
+                made = found
+            else:
+                made = found.encode()
             (self._words if is_word else self._patterns).append(made)
 
     def __call__(self, text: AnyStr) -> bool:
@@ -37,7 +43,8 @@ class Search(Generic[AnyStr]):
 
 def _alternatives(pattern: str) -> list[str]:
     """`a` and `(?:b|c)d` of `a|(?:b|c)d`."""
-    found, depth = [""], 0
+    found = [""]
+    depth = 0
     for piece in _PIECE.findall(pattern):
         depth += (piece == "(") - (piece == ")")
         if piece == "|" and not depth:

@@ -80,7 +80,9 @@ def load_settings(paths: Sequence[Path]) -> Settings:
     common = _common_folder(paths)
     for folder in (common, *common.parents):
         file = folder / "pyproject.toml"
-        table = _read_table(file) if file.is_file() else None
+        table = None
+        if file.is_file():
+            table = _read_table(file)
         if table is not None:
             return _checked(file, table)
         if (folder / ".git").exists():
@@ -93,7 +95,9 @@ def line_length(folder: Path) -> int:
     try:
         tools = _tables(folder / "pyproject.toml")
     except (OSError, ValueError, RecursionError):
-        return LINE_LENGTH if folder.parent == folder else line_length(folder.parent)
+        if folder.parent == folder:
+            return LINE_LENGTH
+        return line_length(folder.parent)
     lengths = (tools.get(tool, {}).get("line-length") for tool in ("black", "ruff"))
     return next((length for length in lengths if isinstance(length, int)), LINE_LENGTH)
 
@@ -110,7 +114,9 @@ def _common_folder(paths: Sequence[Path]) -> Path:
         common = Path(os.path.commonpath(absolute))
     except ValueError:  # two drives
         common = Path.cwd()
-    return common if common.is_dir() else common.parent
+    if common.is_dir():
+        return common
+    return common.parent
 
 
 def _tables(file: Path) -> dict[str, Any]:
@@ -120,7 +126,9 @@ def _tables(file: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     tools = tomllib.loads(file.read_text("utf-8")).get("tool", {})
-    return tools if isinstance(tools, dict) else {}
+    if isinstance(tools, dict):
+        return tools
+    return {}
 
 
 def _read_table(file: Path) -> dict[str, object] | None:

@@ -51,7 +51,10 @@ class Package:
         if self.folder is None or "fsdp_migrate" not in text:
             return text
         parent, _, name = self.name.rpartition(".")
-        statement = f"from {parent} import {name}" if parent else f"import {name}"
+        if parent:
+            statement = f"from {parent} import {name}"
+        else:
+            statement = f"import {name}"
         whole = re.compile(r"\bfrom fsdp_migrate import runtime\b(\s+as\s+\w+)?")
         text = whole.sub(lambda found: statement + (found[1] or " as runtime"), text)
         return re.sub(rf"\b{re.escape(RUNTIME)}\b", self.name, text)
@@ -140,7 +143,9 @@ class Source:
         """The ending of the file's name; `.sh` for every shell script, which pre-commit knows by its first line."""
         suffix = self.path.suffix
         is_shell = suffix in _SHELLS or (suffix != ".py" and _SHEBANG.match(self.data))
-        return ".sh" if is_shell else suffix
+        if is_shell:
+            return ".sh"
+        return suffix
 
     @cached_property
     def encoding(self) -> str:
@@ -166,28 +171,38 @@ class Source:
     @property
     def program(self) -> str:
         """The Python program that the file holds."""
-        return self.notebook.program if self.notebook else self.decoded
+        if self.notebook:
+            return self.notebook.program
+        return self.decoded
 
     def placed(self, finding: Finding) -> Finding:
         """A finding about the program, at its place in the file."""
-        return self.notebook.placed(finding) if self.notebook else finding
+        if self.notebook:
+            return self.notebook.placed(finding)
+        return finding
 
     @property
     def problems(self) -> list[Problem]:
         """The parts of the file that are left out, and why."""
-        return self.notebook.problems(self.shown) if self.notebook else []
+        if self.notebook:
+            return self.notebook.problems(self.shown)
+        return []
 
     @property
     def apart(self) -> Iterable[Finding]:
         """Findings about parts that are no part of the program."""
-        return self.notebook.apart(self.shown) if self.notebook else ()
+        if self.notebook:
+            return self.notebook.apart(self.shown)
+        return ()
 
     @cached_property
     def package(self) -> Package:
         """The package that the file imports the runtime from."""
         found = self.folders.package_of(self.path, self.program)
         same = found.spelled(found.unspelled(self.program)) == self.program
-        return found if same else INSTALLED
+        if same:
+            return found
+        return INSTALLED
 
     @cached_property
     def text(self) -> str:
@@ -197,7 +212,10 @@ class Source:
     def encode(self, text: str) -> bytes:
         """The file with another text, in its encoding, with its copy of the runtime; ValueError if that is impossible."""
         program = (self.runtime or self.package).spelled(text)
-        written = self.notebook.written(program) if self.notebook else program
+        if self.notebook:
+            written = self.notebook.written(program)
+        else:
+            written = program
         return written.encode(self.encoding)
 
 
@@ -220,7 +238,9 @@ def _project(folder: str) -> str:
     if any(os.path.exists(os.path.join(folder, name)) for name in _MARKS):
         return folder
     above = os.path.dirname(folder)
-    return "" if above == folder else _project(above)
+    if above == folder:
+        return ""
+    return _project(above)
 
 
 def read_source(path: Path, folders: Folders | None = None) -> Source | Problem:
@@ -247,11 +267,15 @@ def source_from_bytes(
     try:
         faithful = source.decoded.encode(source.encoding) == data
     except (SyntaxError, LookupError, ValueError) as error:  # bytes, a cookie or a codec
-        at = error.start if isinstance(error, UnicodeDecodeError) else 0
+        at = 0
+        if isinstance(error, UnicodeDecodeError):
+            at = error.start
         line = data.count(b"\n", 0, at) + 1
         return Problem(shown, line, f"cannot be decoded: {_first_line(str(error))}")
     problem = f"cannot be written back unchanged in its encoding {source.encoding}"
-    return source if faithful else Problem(shown, 1, problem)
+    if faithful:
+        return source
+    return Problem(shown, 1, problem)
 
 
 def _notebook(source: Source) -> Source | Problem:
@@ -261,7 +285,9 @@ def _notebook(source: Source) -> Source | Problem:
         line = getattr(error, "lineno", 0)
         return Problem(source.shown, line, f"is no notebook that can be read: {error}")
     no_way_back = Problem(source.shown, 0, "is no notebook that can be written back")
-    return source if faithful else no_way_back
+    if faithful:
+        return source
+    return no_way_back
 
 
 def parse_problem(source: Source) -> Problem | None:
@@ -282,4 +308,6 @@ def parse_problem(source: Source) -> Problem | None:
 
 
 def _first_line(text: str) -> str:
-    return text.splitlines()[0] if text else "invalid syntax"
+    if text:
+        return text.splitlines()[0]
+    return "invalid syntax"

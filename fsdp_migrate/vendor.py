@@ -24,7 +24,8 @@ def package_at(folder: Path, files: Iterable[Path], others: Iterable[Path] = ())
     It is named from the outermost folder above it that one of these files is imported from: a script's own, or the one
     around a package. Else one of the `others` of the run tells that its package is installed.
     """
-    roots, more = _roots(files), _roots(others)
+    roots = _roots(files)
+    more = _roots(others)
     above = [p for p in folder.parents if p in roots]
     above = above or [p for p in folder.parents if p in more][:1]
     if roots and not above:
@@ -32,7 +33,10 @@ def package_at(folder: Path, files: Iterable[Path], others: Iterable[Path] = ())
         raise Unusable(
             f"--vendor {folder}: no program of this run could import it; choose one in {places}, or name its package as well"
         )
-    parts = folder.relative_to(above[-1]).parts if above else (folder.name,)
+    if above:
+        parts = folder.relative_to(above[-1]).parts
+    else:
+        parts = (folder.name,)
     if not all(part.isidentifier() for part in parts):
         raise Unusable(f"--vendor {folder}: {'.'.join(parts)} is no name that can be imported")
     if folder.exists() and not is_copy(folder) and (folder.is_file() or any(folder.iterdir())):

@@ -49,7 +49,8 @@ def write_changes(changes: Sequence[Change]) -> list[Problem]:
                 if problems:
                     break
             else:
-                done, made = [], []
+                done = []
+                made = []
         finally:  # after an interrupt as well
             _put_back(done, new, problems)
             for folder in reversed(made):
@@ -141,7 +142,8 @@ def _copy_rights(target: str, handle: int) -> None:
     """The mode and the owner of the target, if there is one, for the file that takes its place."""
     if not os.path.exists(target) or not hasattr(os, "fchown"):
         return
-    old, new = os.stat(target), os.fstat(handle)
+    old = os.stat(target)
+    new = os.fstat(handle)
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
         try:
             os.fchown(handle, old.st_uid, old.st_gid)

@@ -32,7 +32,9 @@ class NamedOption(Enum):
     @classmethod
     def _missing_(cls, value: object) -> NamedOption | None:
         name = getattr(value, "name", value)
-        return cls.__members__.get(name) if isinstance(name, str) else None
+        if isinstance(name, str):
+            return cls.__members__.get(name)
+        return None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Enum):

@@ -58,7 +58,9 @@ class Arguments:
                 f"Manual wrapping with {self.strategy} requires explicit specification of process "
                 "group or device_mesh."
             )
-        low = self.precision.param_dtype if self.precision is not None else None
+        low = None
+        if self.precision is not None:
+            low = self.precision.param_dtype
         tell_of_variables(self.module.modules(), low)
         if self.backward_prefetch is not None:
             BackwardPrefetch(self.backward_prefetch)  # raises while nothing is sharded yet
@@ -83,7 +85,9 @@ class Arguments:
     @property
     def strategy(self) -> ShardingStrategy:
         given = self.sharding_strategy
-        return ShardingStrategy.FULL_SHARD if given is None else ShardingStrategy(given)
+        if given is None:
+            return ShardingStrategy.FULL_SHARD
+        return ShardingStrategy(given)
 
     @property
     def precision(self) -> MixedPrecision | None:
@@ -140,7 +144,9 @@ def _strategy_over(world_size: int, strategy: ShardingStrategy) -> ShardingStrat
     if strategy.is_hybrid:
         text = f"{strategy} over one rank: FSDP1 adds up no gradients over replicas there, which this does."
     warnings.warn(text, stacklevel=4)
-    return strategy if strategy.is_hybrid else ShardingStrategy.NO_SHARD
+    if strategy.is_hybrid:
+        return strategy
+    return ShardingStrategy.NO_SHARD
 
 
 def warn_of_container(module: nn.Module) -> None:

@@ -24,23 +24,31 @@ from .torch_private import (
 
 def given_attributes(unit: nn.Module) -> Mapping[str, Any] | None:
     """What FSDP1's arguments came to; None for a unit that the program sharded with FSDP2's own."""
-    return vars(unit) if WRAPPED in unit._modules else notes_of(unit).arguments
+    if WRAPPED in unit._modules:
+        return vars(unit)
+    return notes_of(unit).arguments
 
 
 def attributes_of(unit: Any) -> Mapping[str, Any]:
     """FSDP1's attributes of any unit; where ``fully_shard`` was called with FSDP2's arguments, what these come to."""
     given = given_attributes(unit)
-    return _derived(unit) if given is None else given
+    if given is None:
+        return _derived(unit)
+    return given
 
 
 def _derived(unit: Any) -> dict[str, Any]:
     policy = precision_policy(unit)
     groups = [group for below in [unit, *units_of(unit)] for group in parameter_groups(below)]
     mesh = groups[0].mesh_info.mesh if groups else None
-    shards = None if mesh is None else mesh.get_group(mesh.ndim - 1)
+    if mesh is None:
+        shards = None
+    else:
+        shards = mesh.get_group(mesh.ndim - 1)
     replicated = mesh is not None and mesh.ndim == 2
     if mesh is not None and mesh.size(mesh.ndim - 1) == 1:
-        strategy, shards = ShardingStrategy.NO_SHARD, mesh.get_group(0)
+        strategy = ShardingStrategy.NO_SHARD
+        shards = mesh.get_group(0)
     else:
         keeps = keeps_unsharded_after_forward(unit)
         strategy = _STRATEGIES[replicated, keeps]

@@ -14,7 +14,9 @@ from .precision import run_in_full_precision
 
 def plan_checked(arguments: Arguments) -> list[Unit]:
     """The units that the policy makes of the model, itself the last; raises what FSDP1 raises for them."""
-    module, policy, ignored = arguments.module, arguments.auto_wrap_policy, arguments.ignored
+    module = arguments.module
+    policy = arguments.auto_wrap_policy
+    ignored = arguments.ignored
     if policy is None:
         return [Unit("", module, {})]
     for name, submodule in module.named_modules():

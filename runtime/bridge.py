@@ -179,7 +179,8 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
         if not torch_private.torch_asks_for_state():
             yield from super().named_modules(memo, prefix, remove_duplicate)
             return
-        memo = set() if memo is None else memo
+        if memo is None:
+            memo = set()
         if self not in memo:
             if remove_duplicate:
                 memo.add(self)
@@ -201,7 +202,9 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
 def _of_the_wrapped(unit: Any, name: str) -> Any:
     """What the wrapped module has by a name, which FSDP1's wrapper answered; an inner wrapper has FSDP2's methods only."""
     wrapped = unit._modules.get(WRAPPED)
-    return NONE if isinstance(wrapped, FSDPModule) else getattr(wrapped, name, NONE)
+    if isinstance(wrapped, FSDPModule):
+        return NONE
+    return getattr(wrapped, name, NONE)
 
 
 for _name, _member in own_first(_of_the_wrapped).items():

@@ -107,7 +107,10 @@ def _as_torchs(value: object, module: Any) -> object:
 def view_of(unit: nn.Module, cls: type[nn.Module]) -> nn.Module:
     """``unit`` as a module of its own class ``cls``: the same attributes, children, parameters and hooks."""
     notes = notes_of(unit)
-    view = None if notes.view is None else notes.view()
+    if notes.view is None:
+        view = None
+    else:
+        view = notes.view()
     if view is None:
         view = object.__new__(cls)
         object.__setattr__(view, "__dict__", vars(unit))
@@ -119,4 +122,6 @@ def view_of(unit: nn.Module, cls: type[nn.Module]) -> nn.Module:
 def unit_of(module: nn.Module) -> nn.Module:
     """The unit that ``module`` is a view of, or ``module`` itself."""
     unit = notes_of(module).unit
-    return module if unit is None else unit
+    if unit is None:
+        return module
+    return unit

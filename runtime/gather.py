@@ -18,17 +18,24 @@ def gather(tensor: DTensor, offload_to_cpu: bool = False) -> torch.Tensor:
     result may be the memory of ``tensor`` itself: see :func:`apart_from`.
     """
     if tensor_parallel.is_shown(tensor):
-        return offloaded(tensor) if offload_to_cpu else tensor
+        if offload_to_cpu:
+            return offloaded(tensor)
+        return tensor
     part = tensor_parallel.over_fsdp(tensor)
     if part is not None:
         return tensor_parallel.whole_over_fsdp(gather(part, offload_to_cpu), tensor)
-    mesh, local = tensor.device_mesh, tensor.to_local()
+    mesh = tensor.device_mesh
+    local = tensor.to_local()
     if local.device.type != mesh.device_type:
         local = local.to(current_device(mesh.device_type))
         tensor = _with_local(local, tensor)
     # Over one rank torch 2.8's full_tensor() is a copy, where a change would be lost.
-    whole = tensor.full_tensor() if is_sharded(tensor) else local
-    return whole.cpu() if offload_to_cpu else whole
+    whole = local
+    if is_sharded(tensor):
+        whole = tensor.full_tensor()
+    if offload_to_cpu:
+        return whole.cpu()
+    return whole
 
 
 @torch.no_grad()
@@ -62,7 +69,8 @@ def sharded_as(value: torch.Tensor, like: DTensor) -> torch.Tensor:
     else:
         value = shard(value, like)
     assert isinstance(value, DTensor)
-    local, device = value.to_local(), like.to_local().device
+    local = value.to_local()
+    device = like.to_local().device
     if local.device == device or device.type == "meta":
         return value
     return _with_local(local.to(device), value)
@@ -78,7 +86,8 @@ def _as_gathered(value: DTensor, like: DTensor) -> torch.Tensor:
 
 def is_sharded(tensor: DTensor) -> bool:
     """Whether FSDP's ranks hold different parts: not so under NO_SHARD, nor on one rank."""
-    mesh, placements = tensor.device_mesh, tensor.placements
+    mesh = tensor.device_mesh
+    placements = tensor.placements
     dims = tensor_parallel.dims_of_fsdp(tensor)
     return any(mesh.size(dim) > 1 and not placements[dim].is_replicate() for dim in dims)
 
@@ -122,18 +131,25 @@ def local_shard(tensor: torch.Tensor) -> torch.Tensor:
     program itself, came out right. Of a DTensor they are the whole tensor's already, or, read with ``item()``, this
     rank's. A part has all dimensions but the first whole, where FSDP1's had one dimension; on some ranks it is empty.
     """
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if isinstance(tensor, DTensor):
+        return tensor.to_local()
+    return tensor
 
 
 def memory(tensor: torch.Tensor) -> tuple[torch.device, int]:
     """What two tensors share if a change of one is a change of the other."""
-    local = _own_part(tensor) if hasattr(tensor, "local_shards") else local_shard(tensor)
+    if hasattr(tensor, "local_shards"):
+        local = _own_part(tensor)
+    else:
+        local = local_shard(tensor)
     return local.device, local.untyped_storage().data_ptr()
 
 
 def apart_from(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """``tensor``, or a copy of it if it is the memory of ``other``."""
-    return tensor.clone() if memory(tensor) == memory(other) else tensor
+    if memory(tensor) == memory(other):
+        return tensor.clone()
+    return tensor
 
 
 def current_device(kind: str) -> torch.device:
@@ -145,8 +161,11 @@ def current_device(kind: str) -> torch.device:
 
 def _from_sharded_tensor(value: Any, like: DTensor) -> DTensor:
     """FSDP1 cut along the first dimension, as FSDP2 does; what other ranks share is gathered by those."""
-    own, expected, group = _own_part(value), like.to_local(), group_of_shards(value)
-    ranks, mesh = group.size(), like.device_mesh
+    own = _own_part(value)
+    expected = like.to_local()
+    group = group_of_shards(value)
+    ranks = group.size()
+    mesh = like.device_mesh
     if ranks == mesh.size(mesh.ndim - 1):
         if own.numel() != expected.numel() or (own.numel() and own.shape != expected.shape):
             raise ValueError(

@@ -38,7 +38,9 @@ def reduce_as_fsdp1(unit: Any, notes: Notes) -> None:
     - A unit that stays gathered shows its sharded parameters then.
     """
     average_on_gloo(unit)
-    zeros = partial(notes.acted, "zero_gradients") if "zero_gradients" in notes.quirks else None
+    zeros = None
+    if "zero_gradients" in notes.quirks:
+        zeros = partial(notes.acted, "zero_gradients")
 
     def before(group: Any) -> None:
         if notes.order is not None:

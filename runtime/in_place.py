@@ -193,8 +193,10 @@ def like_fsdp1(
             outermost.setdefault(below, unit)
     for unit in new:
         notes = notes_of(unit)
-        notes.record, notes.outermost = record, ref(outermost[unit])
-        notes.quirks, notes.buffer_dtype = QUIRKS - record.switched_off, buffer_dtype
+        notes.record = record
+        notes.outermost = ref(outermost[unit])
+        notes.quirks = QUIRKS - record.switched_off
+        notes.buffer_dtype = buffer_dtype
         follow_writes(unit, record)
         adopt(unit, notes)
         context.follow(unit)
@@ -204,7 +206,8 @@ class _Open:
     """A ``with like_fsdp1(model)`` that is being executed."""
 
     def __init__(self, model: nn.Module, record: Record) -> None:
-        self._model, self._record = model, record
+        self._model = model
+        self._record = record
         # By module: the name of a parameter, itself, and what the program has set on it. Not the parameter: a whole one
         # must not outlive the sharding of its unit.
         self._former = {
@@ -228,7 +231,8 @@ class _Open:
         successors: dict[torch.Tensor, nn.Parameter] = {}
         for module in own_modules(unit, ()):
             for name, former, attributes in self._former.pop(module, ()):
-                old, new = former(), module._parameters[name]
+                old = former()
+                new = module._parameters[name]
                 if new is None or old is new:
                     continue
                 if "parameter_attributes" not in off:

@@ -101,7 +101,9 @@ def _may_be_fsdp1s(unit: Any, name: str) -> bool:
 def _answer(unit: Any, name: str) -> Any:
     """What FSDP1's wrapper around ``unit`` has by that name."""
     if name in ("module", WRAPPED):
-        checkpointed = unit._modules.get("_checkpoint_wrapped_module") if name == "module" else None
+        checkpointed = None
+        if name == "module":
+            checkpointed = unit._modules.get("_checkpoint_wrapped_module")
         if checkpointed is not None:
             return checkpointed
         as_before_sharding(unit._own_class)

@@ -77,7 +77,9 @@ class Interface:
     def fsdp_modules(module: nn.Module, root_only: bool = False) -> list[Any]:
         """The units in ``module``, itself included, or those of them that are roots."""
         units = [unit for unit in torch_private.units_of(module) if isinstance(unit, Unit)]
-        return [unit for unit in units if check_is_root(unit)] if root_only else units
+        if root_only:
+            return [unit for unit in units if check_is_root(unit)]
+        return units
 
     summon_full_params = staticmethod(summon_full_params)
 

@@ -109,7 +109,10 @@ def broadcast_tensors(
 ) -> None:
     """Broadcasts ``tensors`` in place from the first rank of ``group``, one at a time: a model on the CPU need not fit on
     ``device`` whole."""
-    source = 0 if group is None else dist.get_global_rank(group, 0)
+    if group is None:
+        source = 0
+    else:
+        source = dist.get_global_rank(group, 0)
     for tensor in tensors:
         local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
         if local.is_meta:

@@ -88,14 +88,17 @@ def build_mesh(
         return _hybrid_mesh(strategy, device_type, process_group, device_mesh)
 
     if device_mesh is not None and device_mesh.ndim != 1:  # as FSDP1: the first dimension
-        process_group, device_mesh = device_mesh.get_group(0), None
+        process_group = device_mesh.get_group(0)
+        device_mesh = None
     if isinstance(process_group, tuple):
         raise ValueError(
             f"process_group is a pair of groups, which only HYBRID_SHARD takes; {strategy.name} "
             "takes one"
         )
     if strategy is ShardingStrategy.NO_SHARD:
-        group = device_mesh.get_group() if device_mesh is not None else process_group
+        group = process_group
+        if device_mesh is not None:
+            group = device_mesh.get_group()
         return _replicated_mesh(device_type, group)
     if device_mesh is not None:
         return device_mesh

@@ -32,7 +32,9 @@ class NotReduced(torch.Tensor):
     ) -> Any:
         packet = func.overloadpacket
         if packet in _ZEROES:
-            return None if packet is torch.ops.aten._foreach_zero_ else args[0]
+            if packet is torch.ops.aten._foreach_zero_:
+                return None
+            return args[0]
         if packet in _VIEWS:  # the same without values
             on_meta = tree_map_only(NotReduced, _on_meta, args)
             return NotReduced._of(func(*on_meta, **(kwargs or {})).shape, args[0])

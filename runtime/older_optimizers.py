@@ -67,7 +67,10 @@ def replace_parameters(
             )  # what the program has set there: `p.no_weight_decay = True`
         _free(old)
         old._successor = new  # type: ignore[attr-defined]
-        old.__class__ = _StaleDTensor if isinstance(old, DTensor) else _StaleParameter
+        if isinstance(old, DTensor):
+            old.__class__ = _StaleDTensor
+        else:
+            old.__class__ = _StaleParameter
     return replaced
 
 
@@ -125,7 +128,9 @@ def _current(given: Any) -> Any:
     """The new parameter for an old one, also in a pair with its name."""
     if isinstance(given, tuple):
         return tuple(_current(each) for each in given)
-    return given._successor if isinstance(given, _Stale) else given
+    if isinstance(given, _Stale):
+        return given._successor
+    return given
 
 
 def follow_all() -> None:

@@ -82,7 +82,9 @@ def optim_state_dict_to_load(
     Raises ValueError for a state dict that does not fit the optimizer: in its keys, groups or shapes.
     """
     model, optim, optim_state_dict = _in_order(model, optim, optim_state_dict)
-    source = _FromRank0(group) if _rank0_only(model) else None
+    source = None
+    if _rank0_only(model):
+        source = _FromRank0(group)
     groups = optimizer_keys.grouped_parameters(model, optim)
     result = _to_load(model, groups, optim_state_dict, source, is_named_optimizer)
     if load_directly:
@@ -352,16 +354,24 @@ class _FromRank0:
         sent: list[StateDict] = [{}]
         if first:
             sent = [_mapped(saved, lambda value: value.to("meta") if value.dim() else value.cpu())]
-        source = 0 if self.group is None else dist.get_global_rank(self.group, 0)
+        if self.group is None:
+            source = 0
+        else:
+            source = dist.get_global_rank(self.group, 0)
         dist.broadcast_object_list(sent, source, self.group)
-        return saved if first else sent[0]
+        if first:
+            return saved
+        return sent[0]
 
     def fetch(self, value: torch.Tensor, owner: nn.Parameter) -> torch.Tensor:
         """``value`` of the first rank, where ``owner`` communicates."""
         device = owner.device
         if isinstance(owner, DTensor):
             device = current_device(owner.device_mesh.device_type)
-        fetched = torch.empty_like(value, device=device) if value.is_meta else value.to(device)
+        if value.is_meta:
+            fetched = torch.empty_like(value, device=device)
+        else:
+            fetched = value.to(device)
         broadcast_tensors([fetched], self.group)
         return fetched
 

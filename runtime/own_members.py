@@ -18,14 +18,17 @@ class _OwnFirst:
     """
 
     def __init__(self, name: str, own: Callable[[Any, str], Any]) -> None:
-        self._name, self._own = name, own
+        self._name = name
+        self._own = own
 
     def __get__(self, unit: Any, cls: type[Any]) -> Any:
         method = getattr(FSDPModule, self._name)
         if unit is None:
             return method
         own = self._own(unit, self._name)
-        return method.__get__(unit, cls) if own is NONE else own
+        if own is NONE:
+            return method.__get__(unit, cls)
+        return own
 
 
 def own_first(own: Callable[[Any, str], Any]) -> dict[str, Any]:

@@ -31,7 +31,9 @@ def run_in_full_precision(module: nn.Module) -> None:
         return apply_to_tensors(partial(cast, torch.float32), args)
 
     def downcast(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        return output if cast_from is None else apply_to_tensors(partial(cast, cast_from), output)
+        if cast_from is None:
+            return output
+        return apply_to_tensors(partial(cast, cast_from), output)
 
     module.register_forward_pre_hook(upcast)
     module.register_forward_hook(downcast)

@@ -57,7 +57,9 @@ def record_of_parameter(parameter: torch.Tensor) -> Record | None:
         return None
     module, name, record = known
     owner = module()
-    return record if owner is not None and owner._parameters.get(name) is parameter else None
+    if owner is not None and owner._parameters.get(name) is parameter:
+        return record
+    return None
 
 
 def records() -> list[dict[str, Any]]:

@@ -107,7 +107,9 @@ def _after_forward(unit: nn.Module, notes: Notes, output: Any) -> Any:
     if notes.end_first_forward is not None:
         notes.end_first_forward()
         notes.end_first_forward = None
-    show = _show_as_fsdp1 if "sharded_after_forward" in notes.quirks else None
+    show = None
+    if "sharded_after_forward" in notes.quirks:
+        show = _show_as_fsdp1
     return torch_private.post_forward(unit, output, show)
 
 

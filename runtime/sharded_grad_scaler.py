@@ -55,7 +55,8 @@ class ShardedGradScaler(GradScaler):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     shard = local_shard(parameter.grad)
-                    shard = shard._values() if shard.is_sparse else shard
+                    if shard.is_sparse:
+                        shard = shard._values()
                     by_kind.setdefault((shard.device, shard.dtype), []).append(shard)
         found = {device: found_inf.to(device) for device, _ in by_kind}
         for (device, _), shards in by_kind.items():

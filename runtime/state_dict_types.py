@@ -75,7 +75,9 @@ def set_state_dict_type(
     settings = _settings(state_dict_type, state_dict_config, optim_state_dict_config)
     for each in _modules_of_units(module):
         _follow(each, settings)
-    return found[0] if found else api.StateDictSettings(None, None, None)  # type: ignore[arg-type]
+    if found:
+        return found[0]
+    return api.StateDictSettings(None, None, None)  # type: ignore[arg-type]
 
 
 def follow_default_type(unit: nn.Module) -> None:
@@ -112,7 +114,9 @@ def get_state_dict_type(module: nn.Module) -> api.StateDictSettings | None:
                 "All FSDP modules must have the same state dict settings."
                 f"Got {settings} and {found[0]}."
             )
-    return found[0] if found else None
+    if found:
+        return found[0]
+    return None
 
 
 def _settings_of(module: nn.Module) -> list[api.StateDictSettings]:

@@ -38,7 +38,8 @@ def over_fsdp(tensor: DTensor) -> DTensor | None:
     if tensor.device_mesh not in _meshes:
         return None
     shards, parallel = _meshes[tensor.device_mesh]
-    own, others = tensor.placements[: shards.ndim], tensor.placements[shards.ndim :]
+    own = tensor.placements[: shards.ndim]
+    others = tensor.placements[shards.ndim :]
     placements = []
     for placement in own:
         if placement.is_replicate():

@@ -73,7 +73,9 @@ def parameter_groups(unit: FSDPModule) -> list[Any]:
     if hasattr(state, "_fsdp_param_groups"):  # torch >= 2.12
         return list(state._fsdp_param_groups)
     group = getattr(state, "_fsdp_param_group", None)
-    return [] if group is None else [group]
+    if group is None:
+        return []
+    return [group]
 
 
 def parallel_parameters(unit: FSDPModule) -> Iterator[tuple[Any, Any, Any]]:
@@ -96,7 +98,9 @@ def named_dimensions(mesh: DeviceMesh, names: tuple[str, ...]) -> Iterator[None]
         yield
         return
     own: Any = vars(mesh)
-    attribute = "_mesh_dim_names" if "_mesh_dim_names" in own else "mesh_dim_names"
+    attribute = "mesh_dim_names"
+    if "_mesh_dim_names" in own:
+        attribute = "_mesh_dim_names"
     own[attribute], own["_hash"] = names, None
     try:
         yield
@@ -168,7 +172,9 @@ def pre_forward(unit: Any, groups: list[Any], args: tuple[Any, ...], kwargs: dic
 def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:
     values = (*args, *kwargs.values())
     only_tensors = all(isinstance(each, torch.Tensor) for each in values)  # as most units are given
-    return values if only_tensors else tree_leaves(values)
+    if only_tensors:
+        return values
+    return tree_leaves(values)
 
 
 def copies_inputs(unit: Any) -> bool:
@@ -183,7 +189,9 @@ def in_place_of(given: Any, made: Any) -> Any:
         for key in given if isinstance(given, dict) else range(len(given)):
             given[key] = in_place_of(given[key], made[key])
         return given
-    return tuple(map(in_place_of, given, made)) if type(given) is tuple else made
+    if type(given) is tuple:
+        return tuple(map(in_place_of, given, made))
+    return made
 
 
 def _may_change(tensor: object) -> bool:
@@ -227,7 +235,9 @@ def post_forward(unit: Any, output: Any, show: Callable[[Any], None] | None) -> 
 def _undecorated(method: Any) -> Any:
     """A method of FSDP2 without its decorator, which keeps ``torch.compile`` out of each call anew, as is done already."""
     function = getattr(method, "__wrapped__", None)
-    return method if function is None else partial(function, method.__self__)
+    if function is None:
+        return method
+    return partial(function, method.__self__)
 
 
 def _hook_dataclasses(state: Any, output: Any) -> None:

@@ -78,7 +78,8 @@ def tell_of_change(unit: Any) -> None:
     """Says so where parameters were changed since a forward left them gathered: FSDP1 showed what it had gathered."""
     groups = [group for group in torch_private.parameter_groups(unit) if group.is_unsharded]
     for parameter in (each for group in groups for each in group.fsdp_params):
-        kept, now = parameter._unsharded_param, parameter.sharded_param
+        kept = parameter._unsharded_param
+        now = parameter.sharded_param
         before = shard(kept, now).to_local()
         if not torch.equal(before, now.to_local().to(before)):
             changed.say(

@@ -17,7 +17,8 @@ _FLAGS = ("--fsdp", "--use_fsdp", "--use-fsdp")
 @codemod(words=("--fsdp", "--use_fsdp", "--use-fsdp"))
 def find(context: Context) -> Iterator[Found]:
     """What sets FSDP1 in the commands of a file, each once."""
-    file, project = context.file, project_of(context)
+    file = context.file
+    project = project_of(context)
     spoken: set[ast.AST] = set()
     lists: list[ast.List | ast.Tuple] = [*file.of(ast.List), *file.of(ast.Tuple)]
     for listing in lists:
@@ -45,4 +46,6 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _word(node: ast.expr) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else UNSURE
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return UNSURE

@@ -63,8 +63,12 @@ def _of_value(context: Context, value: ast.expr) -> Iterator[Found]:
     """Settings as a value: a dictionary, here or where a name got it, or what only a run knows."""
     if isinstance(value, ast.Constant) and value.value is None:
         return
-    known = context.value(value) if isinstance(value, ast.Name) else None
-    made = known.node if known is not None and known.file is context.file else value
+    known = None
+    if isinstance(value, ast.Name):
+        known = context.value(value)
+    made = value
+    if known is not None and known.file is context.file:
+        made = known.node
     if isinstance(made, ast.Dict):
         mapping = from_python(context.file, made, _unknown)
         assert isinstance(mapping, tree.Mapping)

@@ -32,7 +32,9 @@ def find(context: Context) -> Iterator[Found]:
         if not path.startswith(_PACKAGES):
             continue
         given = keyword(call, "strategy")
-        known = context.value(given) if isinstance(given, ast.Name) else None
+        known = None
+        if isinstance(given, ast.Name):
+            known = context.value(given)
         name = given if known is None else known.node
         if path.endswith(_CLASSES) or _is_name(name):
             spoken.add(name or call)
@@ -57,9 +59,14 @@ def _is_given(context: Context, constant: ast.Constant) -> bool:
         if around.arg != "default":
             return _is_strategy(around.arg or "")
         call = context.file.parents[around]
-        first = call.args[0] if isinstance(call, ast.Call) and call.args else None
+        first = None
+        if isinstance(call, ast.Call) and call.args:
+            first = call.args[0]
         return isinstance(first, ast.Constant) and _is_strategy(str(first.value))
-    targets = around.targets if isinstance(around, ast.Assign) else []
+    if isinstance(around, ast.Assign):
+        targets = around.targets
+    else:
+        targets = []
     if isinstance(around, ast.AnnAssign):
         targets = [around.target]
     return any(_is_strategy(context.source(target)) for target in targets)

@@ -96,7 +96,10 @@ def find(context: Context) -> Iterator[Found]:
     yield from _tested(sharded)
     # About what is done with models, whoever shards them; the others know none.
     of_models = lambda name: name.startswith("by_hand.") and name not in _BY_NAME  # noqa: E731
-    found = context.ask(sharded, of_models) if context.ask else ()
+    if context.ask:
+        found = context.ask(sharded, of_models)
+    else:
+        found = ()
     yield from (each for each in found if not is_for_others(context.file, each.node))
 
 
@@ -120,13 +123,16 @@ _BY_NAME = ("by_hand.dynamic_names", "by_hand.private_names", "by_hand.module_na
 
 def _prepared(context: Context) -> Iterator[Found]:
     """Calls of `prepare` and `prepare_model` that raise under FSDP2."""
-    models, file = cast(Prepared, context.models), context.file
+    models = cast(Prepared, context.models)
+    file = context.file
     for call in file.calls.get("prepare", ()):
         if not models.is_prepare(call, file) or is_for_others(file, call):
             continue
         kinds = [models.kind(each, file) for each in call.args]
         apart = {*kinds} & {"model", "optimizer"}
-        message = _ONE if kinds.count("model") > 1 else _TOGETHER
+        message = _TOGETHER
+        if kinds.count("model") > 1:
+            message = _ONE
         if kinds.count("model") > 1 or (len(apart) == 1 and "" not in kinds):
             yield Found(MODEL, call, Action.MANUAL, message, f"{context.source(call.func)}(...)")
     for call in file.calls.get("prepare_model", ()):
@@ -198,7 +204,8 @@ def _own_methods(context: Context) -> set[str]:
 
 def _methods(program: Program, path: str) -> list[tuple[str, set[str]]]:
     """The methods of a file's modules, each with what it calls of itself."""
-    file, found = program.load(path), []
+    file = program.load(path)
+    found = []
     for cls in file.of(ast.ClassDef) if file else ():
         own = [each for each in cls.body if isinstance(each, ast.FunctionDef)]
         for each in own if file and is_module(program, Definition(file, cls)) else ():
@@ -210,7 +217,8 @@ def _methods(program: Program, path: str) -> list[tuple[str, set[str]]]:
 
 def _norms(context: Context) -> Iterator[Found]:
     """Uses of the norm that `accelerator.clip_grad_norm_` returns which DTensors refuse."""
-    file, models = context.file, cast(Prepared, context.models)
+    file = context.file
+    models = cast(Prepared, context.models)
     for call in file.calls.get("clip_grad_norm_", ()):
         statement = file.statement(call)
         target = getattr(statement, "targets", [None])[0]

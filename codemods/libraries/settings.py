@@ -109,7 +109,9 @@ def _of_environment(context: Context) -> Iterator[Found]:
         return
     for place, name, value in _variables(file):
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
-            given = str(value.value) if isinstance(value, ast.Constant) else UNSURE
+            given = UNSURE
+            if isinstance(value, ast.Constant):
+                given = str(value.value)
             said = said_of(name.value, given, project_of(context))
             # With a version the program knows both: what is left out for version 2 has no meaning there.
             if said and ("FSDP_VERSION" not in file.text or is_left_out(name.value)):
@@ -168,7 +170,9 @@ class _Reader:
         """What to do with words of transformers' `fsdp` that stand alone."""
         if old := self.project.too_old(rules.TRANSFORMERS):
             return old
-        how = "Write `True` here" if self.project.has_flag else "Keep it"
+        how = "Keep it"
+        if self.project.has_flag:
+            how = "Write `True` here"
         return f"Selects FSDP1. {how}, and in `fsdp_config`, {table.STRATEGY}."
 
     def call(self, call: ast.Call) -> Iterator[Found]:
@@ -240,7 +244,8 @@ class _Reader:
         knows_both = "fsdp2" in text or "fully_shard" in text
         is_set = _STRATEGIES(text) and OF_VERL(text)
         for found in _STRATEGY.finditer(text) if is_set else ():
-            place, line = self.at(found.span()), text[: found.start()].rpartition("\n")[2]
+            place = self.at(found.span())
+            line = text[: found.start()].rpartition("\n")[2]
             if "#" in line or "def " in line or only_reads(self.context, place):
                 continue
             if found["sign"] != "==":

@@ -40,7 +40,8 @@ class Prepared(Models):
 
     @cached_property
     def _sharding(self) -> set[str]:
-        reach, found = self.program.reach, set[str]()
+        reach = self.program.reach
+        found = set[str]()
         for file in self.program.files:
             if str(file.path) not in found and _USES(file.text):
                 found.update(each for each in reach.of(file.path) if not is_test(each))
@@ -76,16 +77,21 @@ class Prepared(Models):
         return next((kind for kind, pattern in kinds.items() if pattern.search(name)), "")
 
     def _kind_of_call(self, call: ast.Call, file: File) -> str:
-        name, paths = last_name(call.func), self.program.dotted(call.func, file)
+        name = last_name(call.func)
+        paths = self.program.dotted(call.func, file)
         if any(path.startswith("torch.optim.") for path in paths):
-            return "other" if "lr_scheduler" in "".join(paths) else "optimizer"
+            if "lr_scheduler" in "".join(paths):
+                return "other"
+            return "optimizer"
         if any(path.startswith("torch.nn.") for path in paths):
             return "model"
         made = self.program.definition(call.func, file)
         is_class = made is not None and isinstance(made.node, ast.ClassDef)
         if made is not None and is_class and is_module(self.program, made):
             return "model"
-        return "other" if name == "DataLoader" else ""
+        if name == "DataLoader":
+            return "other"
+        return ""
 
     def takes(self, call: ast.Call, file: File, *methods: str) -> bool:
         """Whether a call is of one of an accelerator's methods."""
@@ -94,7 +100,9 @@ class Prepared(Models):
             return False
         owner = function.value
         # `Accelerator().prepare(model)`
-        made = owner.func if isinstance(owner, ast.Call) else owner
+        made = owner
+        if isinstance(owner, ast.Call):
+            made = owner.func
         if last_name(made).lower().endswith("accelerator"):
             return True
         found = file.variable(owner)
@@ -180,7 +188,10 @@ class Prepared(Models):
     def _is_trainers(self, owner: ast.expr, file: File) -> bool:
         """Whether an expression is a Trainer of transformers, by what makes it, or by its annotation."""
         found = file.variable(owner)
-        makers = [each.value for each in found.assigned] if found else []
+        if found:
+            makers = [each.value for each in found.assigned]
+        else:
+            makers = []
         classes = [each.func for each in makers if isinstance(each, ast.Call)]
         annotated = (
             b.argument.annotation for b in file.bindings(owner) if isinstance(b, Parameter)

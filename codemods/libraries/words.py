@@ -13,7 +13,9 @@ def given(file: File) -> Iterator[tuple[ast.AST, ast.expr]]:
     for field in file.of(ast.AnnAssign):  # of a dataclass that extends TrainingArguments
         if isinstance(field.target, ast.Name) and field.target.id == "fsdp":
             value = field.value
-            default = keyword(value, "default") if isinstance(value, ast.Call) else value
+            default = value
+            if isinstance(value, ast.Call):
+                default = keyword(value, "default")
             if default is not None:
                 yield field, default
     for assignment in file.of(ast.Assign):
@@ -60,4 +62,6 @@ def has_words(value: ast.expr) -> bool:
 
 
 def _text(node: ast.expr) -> object:
-    return node.value if isinstance(node, ast.Constant) else None
+    if isinstance(node, ast.Constant):
+        return node.value
+    return None

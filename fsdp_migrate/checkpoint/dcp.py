@@ -66,7 +66,8 @@ class _Items:
         self._places: dict[tuple[str, tuple[int, ...] | None], Note] = {}
         ends: dict[str, int] = {}
         for key, info in places.items():
-            offset, name = key.get("offset"), info["relative_path"]
+            offset = key.get("offset")
+            name = info["relative_path"]
             self._places[key["fqn"], None if offset is None else tuple(offset)] = info
             if info.get("transform_descriptors"):
                 raise Unreadable("says that the items are compressed or encrypted: not supported")
@@ -89,7 +90,8 @@ class _Items:
 
     def tensor(self, name: str, entry: Note) -> Parts:
         """A tensor, whose chunks are looked for in the files when it is loaded."""
-        shape, dtype = tuple(entry["size"]), entry["properties"].state[0]
+        shape = tuple(entry["size"])
+        dtype = entry["properties"].state[0]
         boxes = [(tuple(chunk["offsets"]), tuple(chunk["sizes"])) for chunk in entry["chunks"]]
         if any((name, offsets) not in self._places for offsets, _ in boxes):
             raise Unreadable(f"does not say where {name} lies")

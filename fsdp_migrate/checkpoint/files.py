@@ -49,7 +49,10 @@ def read_saved(file: Path | IO[bytes]) -> Any:
                 file, map_location="cpu", mmap=isinstance(file, Path), weights_only=True
             )
         for leaf in (leaf for _, leaf in leaves(tree)):
-            kind = leaf if isinstance(leaf, type) else type(leaf)
+            if isinstance(leaf, type):
+                kind = leaf
+            else:
+                kind = type(leaf)
             if issubclass(kind, Note):
                 raise not_executed(f"torch.distributed's {kind.__name__}")
         return tree

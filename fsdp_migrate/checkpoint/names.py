@@ -50,7 +50,9 @@ def _stripped(place: Place, node: Any) -> Any:
         return node
     renamed: dict[Any, Any] = {}
     for key, value in node.items():
-        new = clean(key) if isinstance(key, str) else key
+        new = key
+        if isinstance(key, str):
+            new = clean(key)
         if new in renamed:
             name = shown((*place, new))
             raise Refused(f"two names become {name} without what wrappers put into them")

@@ -39,7 +39,9 @@ def named(ranks: Sequence[Optimizer], shapes: Shapes) -> dict[Any, Any]:
         raise Refused(f"the shapes leave several ways to name its parameters: {_SAVE}")
 
     def shaped(place: Place, value: Any) -> Any:
-        return value.view(shapes[place[0]]) if _has_elements(value) else value
+        if _has_elements(value):
+            return value.view(shapes[place[0]])
+        return value
 
     state = rebuilt(dict(zip(names, (states[n] for n in numbers), strict=True)), shaped)
     given = {name: values for name, values in state.items() if values}
@@ -73,7 +75,8 @@ def _fitting(
     sizes: Sequence[int | None], names: Iterable[tuple[str, tuple[int, ...]]]
 ) -> list[str] | None:
     """The first names in order whose shapes have these sizes."""
-    found, rest = [], iter(names)
+    found = []
+    rest = iter(names)
     for size in sizes:
         name = next((n for n, shape in rest if size in (None, math.prod(shape))), None)
         if name is None:

@@ -50,7 +50,9 @@ def in_parts(
 ) -> Parts:
     """A tensor that lies in these parts."""
     made: Parts = torch.Tensor._make_wrapper_subclass(Parts, tuple(shape), dtype=dtype)
-    made.parts, made.rank, made.ranks = tuple(parts), rank, ranks
+    made.parts = tuple(parts)
+    made.rank = rank
+    made.ranks = ranks
     return made
 
 

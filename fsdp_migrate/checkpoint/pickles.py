@@ -37,7 +37,9 @@ class Note:
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or `default`."""
-        return self.state.get(name, default) if isinstance(self.state, dict) else default
+        if isinstance(self.state, dict):
+            return self.state.get(name, default)
+        return default
 
 
 def is_a(value: Any, kind: str) -> bool:

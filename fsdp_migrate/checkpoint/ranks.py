@@ -19,7 +19,8 @@ def siblings(path: Path) -> list[Path]:
     best = [path]
     names = [f for f in path.parent.iterdir() if f.suffix == path.suffix and f.is_file()]
     for number in re.finditer(r"\d+", path.name):
-        before, after = path.name[: number.start()], path.name[number.end() :]
+        before = path.name[: number.start()]
+        after = path.name[number.end() :]
         pattern = re.compile(f"{re.escape(before)}(\\d+){re.escape(after)}")
         found = sorted((int(m[1]), file) for file in names if (m := pattern.fullmatch(file.name)))
         if len(found) > len(best):

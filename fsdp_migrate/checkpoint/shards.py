@@ -56,9 +56,13 @@ class DTensor(_Shards):
 
     def read(self, state: Any) -> None:
         """Set parts, rank and ranks."""
-        attributes = state[1] if isinstance(state, tuple) else state
-        mesh, placements = attributes["_spec"]["mesh"], attributes["_spec"]["placements"]
-        sizes, coordinate = _mesh_sizes(mesh), mesh.get("_coordinate_on_dim")
+        attributes = state
+        if isinstance(state, tuple):
+            attributes = state[1]
+        mesh = attributes["_spec"]["mesh"]
+        placements = attributes["_spec"]["placements"]
+        sizes = _mesh_sizes(mesh)
+        coordinate = mesh.get("_coordinate_on_dim")
         self.ranks = math.prod(sizes)
         if coordinate is not None:  # else this rank is not of the mesh
             own, offsets = _compute_local_shape_and_global_offset(
@@ -96,8 +100,13 @@ def _mesh_sizes(mesh: Note) -> tuple[int, ...]:
     """A mesh's shape: of its layout in later releases of torch, of the tensor of its ranks in earlier ones."""
     if (layout := mesh.get("_layout")) is not None:
         axes = layout.get("axes")
-        shape = layout["shape"] if axes is None else tuple(axis["shape"] for axis in axes)
-        return tuple(map(_product, shape)) if isinstance(shape, tuple) else (shape,)
+        if axes is None:
+            shape = layout["shape"]
+        else:
+            shape = tuple(axis["shape"] for axis in axes)
+        if isinstance(shape, tuple):
+            return tuple(map(_product, shape))
+        return (shape,)
     tensor = mesh.get("mesh", mesh.get("_mesh"))
     if isinstance(tensor, torch.Tensor):
         return tuple(tensor.shape)
@@ -106,4 +115,6 @@ def _mesh_sizes(mesh: Note) -> tuple[int, ...]:
 
 def _product(numbers: Any) -> int:
     """Of a layout's numbers, which may be nested tuples."""
-    return numbers if isinstance(numbers, int) else math.prod(map(_product, numbers))
+    if isinstance(numbers, int):
+        return numbers
+    return math.prod(map(_product, numbers))

@@ -20,7 +20,8 @@ _KINDS = {
 
 def document(checkpoint: Checkpoint, path: str) -> dict[str, Any]:
     """All that is known of a checkpoint; docs/checkpoints.md has the fields."""
-    parts, found = sections(checkpoint.tree), list(problems(checkpoint))
+    parts = sections(checkpoint.tree)
+    found = list(problems(checkpoint))
     keys = {part.key for part in parts}
     return {
         "path": path,
@@ -39,9 +40,15 @@ def document(checkpoint: Checkpoint, path: str) -> dict[str, Any]:
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
     """The same for a person."""
-    path, files = printable(found["path"]), len(found["files"])
-    spread = f", {files} files" if files > 1 else ""
-    form = "" if found["kind"] == "dcp" else f" ({found['format']}{spread})"
+    path = printable(found["path"])
+    files = len(found["files"])
+    spread = ""
+    if files > 1:
+        spread = f", {files} files"
+    if found["kind"] == "dcp":
+        form = ""
+    else:
+        form = f" ({found['format']}{spread})"
     yield f"{click.style(path, bold=True)}: {_KINDS[found['kind']]}{form}"
     names = [printable(part["key"]) or part["role"] for part in found["sections"]]
     width = max(map(len, names), default=0)
@@ -79,6 +86,8 @@ def size(count: float) -> str:
     """Bytes, for a person."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            if unit == "B":
+                return f"{count:.0f} {unit}"
+            return f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"

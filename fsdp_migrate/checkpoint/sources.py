@@ -109,7 +109,9 @@ def _taken(tree: Any, only: Sequence[str]) -> Any:
     if not only:
         return tree
     if not isinstance(tree, Mapping) or (missing := set(only) - tree.keys()):
-        have = ", ".join(map(str, list(tree)[:8])) if isinstance(tree, Mapping) else "no names"
+        have = "no names"
+        if isinstance(tree, Mapping):
+            have = ", ".join(map(str, list(tree)[:8]))
         raise Misplaced(f"--only {min(missing)}: the checkpoint has {have}")
     return like(tree, ((key, tree[key]) for key in only))
 

@@ -55,7 +55,8 @@ def is_nested(tree: Mapping[Any, Any]) -> bool:
 
 
 def _section(key: str, tree: Any) -> Section:
-    held, bytes_of = tensors(tree), Counter[str]()
+    held = tensors(tree)
+    bytes_of = Counter[str]()
     for tensor in held:
         bytes_of[str(tensor.dtype).removeprefix("torch.")] += tensor.nbytes
     role = "model" if isinstance(tree, Mapping) else "other"
@@ -73,7 +74,9 @@ def problems(checkpoint: Checkpoint) -> Iterator[Problem]:
 
 
 def _of_layout(checkpoint: Checkpoint) -> Iterator[Problem]:
-    tree, ranks, refused = checkpoint.tree, checkpoint.ranks, checkpoint.refused
+    tree = checkpoint.tree
+    ranks = checkpoint.ranks
+    refused = checkpoint.refused
     if flat := [place for place, _ in leaves(tree) if place and is_flat(place[-1])]:
         message = f"{counted(len(flat), 'flat parameter')} of FSDP1 ({shown(flat[0])})"
         message += ": the shapes of the parameters in them are in no file"

@@ -50,13 +50,15 @@ class Answers(Generic[Answer]):
         self._used = -1
 
     def _found(self, question: Hashable, find: Callable[[], Answer]) -> Answer:
-        place, around = len(self._open), self._used
+        place = len(self._open)
+        around = self._used
         self._open[question] = self._used = place
         try:
             answer = find()
         finally:
             del self._open[question]
-            used, self._used = self._used, around
+            used = self._used
+            self._used = around
         kept = self._provisional.items()
         if (
             self._provisional

@@ -77,14 +77,19 @@ class File:
         binder = Binder(self.name, self.is_package)
         self._walk([self.tree], self.scope, binder)
         binder.finish(self.scope)
-        self.stars, self.aliases = binder.stars, binder.aliases
+        self.stars = binder.stars
+        self.aliases = binder.aliases
 
     def _walk(self, parts: Iterable[ast.AST], scope: Scope, binder: Binder) -> None:
         """Records nodes of one scope and all below them, in the order of the source."""
         # What is used at each node is looked up once: this loop is most of the walk.
-        nodes, parents, scope_of, syntax = self._nodes, self.parents, self._scope_of, ast.AST
+        nodes = self._nodes
+        parents = self.parents
+        scope_of = self._scope_of
+        syntax = ast.AST
         stack = [*parts]  # not recursion: generated code nests deeply
-        push, pop = stack.append, stack.pop
+        push = stack.append
+        pop = stack.pop
         while stack:
             node = pop()
             kind = type(node)
@@ -112,7 +117,10 @@ class File:
         inner = self._inner(node, scope)
         for name in reversed(_FIELDS[type(node)]):
             value = getattr(node, name)
-            parts = value[::-1] if isinstance(value, list) else [value]
+            if isinstance(value, list):
+                parts = value[::-1]
+            else:
+                parts = [value]
             parts = [part for part in parts if isinstance(part, ast.AST)]
             self.parents.update(dict.fromkeys(parts, node))
             self._walk(parts, scope if name in OUTSIDE[type(node)] else inner, binder)
@@ -191,7 +199,9 @@ class File:
     def bindings(self, name: ast.expr) -> list[Binding]:
         """All that binds a name; nothing for what is no name."""
         found = self.variable(name)
-        return found.bindings if found else []
+        if found:
+            return found.bindings
+        return []
 
     def reads(self, name: ast.Name) -> list[ast.Name]:
         """Where the variable is read that a name means."""
@@ -256,7 +266,8 @@ class File:
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """The places in the text where a node begins and ends, without parentheses around it."""
-        line, end_line = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1) or 1
+        line = getattr(node, "lineno", 1)
+        end_line = getattr(node, "end_lineno", 1) or 1
         start = self.offset(line, getattr(node, "col_offset", 0))
         return start, self.offset(end_line, getattr(node, "end_col_offset", 0) or 0)
 
@@ -268,7 +279,8 @@ class File:
     def lines(self, node: ast.AST) -> tuple[int, int]:
         """The places in the text where the first line of a node begins and its last line ends, its newline included."""
         starts = self.line_starts
-        first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", 1) or 1
+        first = getattr(node, "lineno", 1)
+        last = getattr(node, "end_lineno", 1) or 1
         return starts[first - 1], starts[last] if last < len(starts) else len(self.text)
 
 
@@ -305,7 +317,10 @@ def given(call: ast.Call, function: FunctionNode, parameter: str) -> ast.expr | 
         if keyword.arg == parameter:
             return keyword.value
     names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-    position = names.index(parameter) - is_method(function) if parameter in names else -1
+    if parameter in names:
+        position = names.index(parameter) - is_method(function)
+    else:
+        position = -1
     if 0 <= position < len(call.args) and not isinstance(call.args[position], ast.Starred):
         return call.args[position]
     return None
@@ -315,7 +330,9 @@ def root_of(expression: ast.expr) -> ast.Name | None:
     """The name that a dotted or indexed expression begins with."""
     while isinstance(expression, ast.Attribute | ast.Subscript):
         expression = expression.value
-    return expression if isinstance(expression, ast.Name) else None
+    if isinstance(expression, ast.Name):
+        return expression
+    return None
 
 
 def module_name(path: Path) -> str:

@@ -77,13 +77,16 @@ class Models(Wrapping):
             return self._any(expression.values, file)
         if isinstance(expression, ast.Tuple | ast.List):
             return self._any(expression.elts, file)
-        return False if isinstance(expression, ast.Constant | ast.BinOp | ast.Compare) else None
+        if isinstance(expression, ast.Constant | ast.BinOp | ast.Compare):
+            return False
+        return None
 
     def _is_like_fsdp1(self, expression: ast.Name | ast.Attribute, file: File) -> bool:
         """Whether an earlier run sharded a model in place, under `with like_fsdp1(model):`."""
         for call in file.calls.get("like_fsdp1", ()):
             if call.args and ast.dump(call.args[0]) == ast.dump(expression):
-                here, there = root_of(expression), root_of(call.args[0])
+                here = root_of(expression)
+                there = root_of(call.args[0])
                 is_same = (
                     here is not None
                     and there is not None
@@ -157,7 +160,10 @@ class Models(Wrapping):
     def _called(self, call: ast.Call, file: File) -> Definition | None:
         if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "self":
             cls = file.enclosing_class(call)
-            methods = cls.body if cls else []
+            if cls:
+                methods = cls.body
+            else:
+                methods = []
             for method in methods:
                 if isinstance(method, ast.FunctionDef) and method.name == call.func.attr:
                     return Definition(file, method)
@@ -227,7 +233,9 @@ class Models(Wrapping):
             return True
         function = parameter.function
         if parameter.argument.arg == "self":
-            return self._own(name, file) if self._excludes else None
+            if self._excludes:
+                return self._own(name, file)
+            return None
         return either(
             self.sharded(value, other) for other, value in self.arguments(function, parameter, file)
         )
@@ -253,12 +261,18 @@ class Models(Wrapping):
         """What the calls of a function by its name, or by that of `f = lambda p: ...`, give for a parameter."""
         found = []
         targets = getattr(file.parents[function], "targets", [None])
-        name = last_name(targets[0]) if isinstance(function, ast.Lambda) else function.name
+        if isinstance(function, ast.Lambda):
+            name = last_name(targets[0])
+        else:
+            name = function.name
         of_class = is_method(function)
         if name == "__init__" and (cls := file.enclosing_class(function)):
             name = cls.name
         for other, call in self.program.calls(name) if name else ():
-            called = None if of_class else self.called(call, other)
+            if of_class:
+                called = None
+            else:
+                called = self.called(call, other)
             if called is not None and called.node is not function:
                 continue
             value = given(call, function, parameter.argument.arg)
@@ -275,7 +289,8 @@ class Models(Wrapping):
             path: tuple[int, ...] = ()
             statement = around = file.parents.get(store)
             if isinstance(around, ast.Tuple):  # `self.model, self.optimizer = build()`
-                statement, path = file.parents[around], (around.elts.index(store),)
+                statement = file.parents[around]
+                path = (around.elts.index(store),)
             if not isinstance(store.ctx, ast.Store) or not isinstance(
                 statement, ast.Assign | ast.AnnAssign
             ):
@@ -290,7 +305,9 @@ class Models(Wrapping):
             return answer
         if answer or own:
             is_part = cls is not None and is_module(self.program, Definition(file, cls))
-            return self.sharded(attribute.value, file) if answer is False and is_part else answer
+            if answer is False and is_part:
+                return self.sharded(attribute.value, file)
+            return answer
         if answer is None and attribute.attr in INNER:
             return self.sharded(attribute.value, file) and None
         return answer
@@ -308,7 +325,9 @@ def either(answers: Iterable[bool | None]) -> bool | None:
         if answer:
             return True
         found.add(answer)
-    return False if found == {False} else None
+    if found == {False}:
+        return False
+    return None
 
 
 def is_unbound(name: ast.expr, file: File) -> bool:

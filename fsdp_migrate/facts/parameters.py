@@ -51,7 +51,8 @@ class Taken:
         return self.models.shards(file) and self._ask(False, self.one, expression, file) is True
 
     def _ask(self, excludes: bool, ask: Callable[..., bool | None], *given: Any) -> bool | None:
-        around, self._excludes = self._excludes, excludes
+        around = self._excludes
+        self._excludes = excludes
         try:
             return ask(*given)
         finally:
@@ -114,7 +115,9 @@ class Taken:
         if loop is not None:
             target, iterable = loop
             path = _path(target, name.id)
-            return None if path is None else self.several(iterable, file, path)
+            if path is None:
+                return None
+            return self.several(iterable, file, path)
         for binding in file.bindings(name):  # filter(lambda p: p.ndim > 1, model.parameters())
             if isinstance(binding, Parameter) and isinstance(binding.function, ast.Lambda):
                 call = file.parents[binding.function]
@@ -188,7 +191,8 @@ class Taken:
         made = self.models.program.definition(call.func, file)
         if made is None:
             return None
-        around, self._call = self._call, (call, made, file)
+        around = self._call
+        self._call = (call, made, file)
         given: list[ast.Return | ast.Yield] = [*made.file.of(ast.Return), *made.file.of(ast.Yield)]
         answer = either(
             self.several(each.value, made.file, path)
@@ -224,7 +228,9 @@ class Taken:
         if answer is not True and wrapped_of(self.models).is_inside(owner, file):
             return True  # FSDP1's shards were registered there
         if answer is None and self.proven:
-            method = file.function(owner) if getattr(owner, "id", "") == "self" else None
+            method = None
+            if getattr(owner, "id", "") == "self":
+                method = file.function(owner)
             return method is not None and self.models.called_on(method.name) is True
         return answer is not False
 
@@ -233,9 +239,12 @@ class Taken:
         if not (isinstance(group.slice, ast.Constant) and group.slice.value == "params"):
             return None
         owner = group.value
-        loop = loop_of(file, owner) if isinstance(owner, ast.Name) else None
+        loop = None
+        if isinstance(owner, ast.Name):
+            loop = loop_of(file, owner)
         while isinstance(owner, ast.Subscript | ast.Name) and loop:
-            owner, loop = loop[1], None
+            owner = loop[1]
+            loop = None
         if isinstance(owner, ast.Call) and last_name(owner.func) == "enumerate" and owner.args:
             owner = owner.args[0]
         if isinstance(owner, ast.Subscript):
@@ -285,7 +294,8 @@ class Taken:
         """What is appended to a list that a name means."""
         own = file.variable(name)
         for attribute in file.attributes.get("append", ()):
-            owner, call = attribute.value, file.parents[attribute]
+            owner = attribute.value
+            call = file.parents[attribute]
             if isinstance(owner, ast.Name) and owner.id == name.id and isinstance(call, ast.Call):
                 if call.args and file.variable(owner) == own:
                     yield call.args[0]
@@ -327,7 +337,9 @@ def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:
 def _path(target: ast.expr, name: str) -> Path | None:
     """Where a loop's target binds a name."""
     if isinstance(target, ast.Name):
-        return () if target.id == name else None
+        if target.id == name:
+            return ()
+        return None
     if isinstance(target, ast.Tuple | ast.List):
         for index, element in enumerate(target.elts):
             below = _path(element, name)

@@ -103,7 +103,9 @@ class Program:
     def find(self, dotted: str, importer: File) -> File | None:
         """The file that `import dotted` inside `importer` means; None if it is not part of the run."""
         path = self.tree.locate(dotted, importer.folder)
-        return None if path is None else self.load(path)
+        if path is None:
+            return None
+        return self.load(path)
 
     def once(self, make: Callable[..., Made], *given: object) -> Made:
         """What a function or class makes of this run, and of what else it is given, made when it is asked for first."""
@@ -199,8 +201,12 @@ class Program:
         if isinstance(expression, ast.Attribute) and not _leads_away(expression, file):
             return None
         found = self.meanings(expression, file)
-        only = found[0] if len(found) == 1 else None
-        return only if isinstance(only, Definition) else None
+        only = None
+        if len(found) == 1:
+            only = found[0]
+        if isinstance(only, Definition):
+            return only
+        return None
 
     def meanings(self, expression: ast.expr, file: File) -> tuple[Meaning, ...]:
         """All that an expression can mean; a fallback (`FSDP = None`) is no meaning of its own."""
@@ -209,7 +215,8 @@ class Program:
 
     def classes_above(self, cls: Definition) -> Iterator[Meaning]:
         """All classes above a class, nearest first, as far as they are known."""
-        pending, seen = [cls], {cls.node}
+        pending = [cls]
+        seen = {cls.node}
         while pending:
             current = pending.pop(0)
             assert isinstance(current.node, ast.ClassDef)
@@ -313,7 +320,9 @@ class Program:
         if not everywhere and path not in self._mentioning:
             return UNKNOWN
         file = self.load(path)
-        return External(dotted) if file is None else Inner(file)
+        if file is None:
+            return External(dotted)
+        return Inner(file)
 
 
 def _has(program: Program, pattern: str) -> bool:
@@ -346,7 +355,9 @@ def _quoted(text: str) -> ast.expr | None:
         quoted = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError):
         return None
-    return quoted if isinstance(quoted, ast.Name | ast.Attribute) else None
+    if isinstance(quoted, ast.Name | ast.Attribute):
+        return quoted
+    return None
 
 
 def is_module(program: Program, cls: Definition) -> bool:

@@ -117,7 +117,10 @@ class Binder:
         """A name declared global or nonlocal is bound by two scopes: its value cannot be known."""
         for node, scope in self._declared:
             for name in node.names:
-                owner = top if isinstance(node, ast.Global) else _function_around(scope, name)
+                if isinstance(node, ast.Global):
+                    owner = top
+                else:
+                    owner = _function_around(scope, name)
                 for binding in (Opaque(node), *scope.bindings.get(name, ())):
                     owner.bind(name, binding)
 

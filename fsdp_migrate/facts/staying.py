@@ -91,7 +91,9 @@ class _Search:
         """Where a name can have its value from."""
         for assign in file.of(ast.Assign):  # self.policy = ..., options["policy"] = ...
             for target in assign.targets:
-                owner = target.value if isinstance(target, ast.Subscript) else target
+                owner = target
+                if isinstance(target, ast.Subscript):
+                    owner = target.value
                 if not isinstance(target, ast.Name) and last_name(owner) == last_name(node):
                     yield file, assign.value
         for binding in file.bindings(node):

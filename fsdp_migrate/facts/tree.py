@@ -31,7 +31,10 @@ class Tree:
 
     def __init__(self, paths: Iterable[str], data: dict[str, bytes] | None = None) -> None:
         self.paths = list(paths)
-        self._data = {} if data is None else data
+        if data is None:
+            self._data = {}
+        else:
+            self._data = data
         self.having = cache(self._having)
         self._located: dict[tuple[str, str], str | None] = {}
         # The paths by the last part of their module's name, and all names that are in them.
@@ -63,7 +66,8 @@ class Tree:
 
         Several files may claim one name (`utils.py` in two example folders): the one nearest to the importer is meant.
         """
-        first, last = module.partition(".")[0], module.rpartition(".")[2]
+        first = module.partition(".")[0]
+        last = module.rpartition(".")[2]
         if last not in self._by_last or first not in self._names:
             return None
         key = module, folder
@@ -94,9 +98,12 @@ def _importable(path: str, tail: str, folder: str) -> bool:
 def _nearest(paths: list[str], folder: str) -> str | None:
     """The first path that shares most folders with one."""
     if len(paths) < 2:
-        return paths[0] if paths else None
+        if paths:
+            return paths[0]
+        return None
     while True:
-        inside, above = os.path.join(folder, ""), os.path.dirname(folder)
+        inside = os.path.join(folder, "")
+        above = os.path.dirname(folder)
         near = next((path for path in paths if path.startswith(inside)), None)
         if near is not None or above == folder:
             return near
@@ -120,11 +127,17 @@ class Reach:
     def _of(self, path: Path) -> list[str]:
         """The files that can get a model from one, itself included. Tests count only where a test wraps the model."""
         start = str(path)
-        above = [start] if self.is_start(start) else self._closed([start], self.importers)
+        if self.is_start(start):
+            above = [start]
+        else:
+            above = self._closed([start], self.importers)
         if not is_test(start):
             above = [each for each in above if not is_test(each)]
         found = self._closed(above, self.imports)
-        inside = found if self.is_start(start) else self.tree.paths
+        if self.is_start(start):
+            inside = found
+        else:
+            inside = self.tree.paths
         if self.tree.having(_DYNAMIC).isdisjoint(inside):
             return found
         # An import by a string can mean any file of the run, other programs aside.
@@ -149,7 +162,8 @@ class Reach:
 
     def _names_read(self, path: str, module: str) -> tuple[set[str], list[str]]:
         """The names of a file that others read, "*" for all; and those that import it under another name, as which they may."""
-        names, texts = set[str](), list[str]()
+        names = set[str]()
+        texts = list[str]()
         imported = r"import\s*(\*|\([^)]*\)?|(?:[^\n\\]|\\\s)*)"
         reads = re.compile(rf"\b{module}\s+(?:(as)\s+\w|{imported})|\b{module}\s*\.\s*(\w+)")
         for text in map(self.text, self.importers(path)):

@@ -52,15 +52,18 @@ def _excludes(statement: ast.stmt, file: File) -> bool:
             file.source(statement.test)
         ):
             return True
-        test, wanted = statement.test, False
+        test = statement.test
+        wanted = False
         if not isinstance(statement.body[-1], ast.Raise):
             return False
     elif isinstance(statement, ast.Assert):
-        test, wanted = statement.test, True
+        test = statement.test
+        wanted = True
     else:
         return False
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test, wanted = test.operand, not wanted
+        test = test.operand
+        wanted = not wanted
     if isinstance(test, ast.Compare):
         if isinstance(test.ops[0], ast.NotEq | ast.NotIn | ast.IsNot):
             wanted = not wanted
@@ -75,14 +78,24 @@ def _holds(test: ast.expr, file: File, target: Release) -> bool | None:
     if isinstance(test, ast.BoolOp):
         answers = {_holds(each, file, target) for each in test.values}
         decisive = isinstance(test.op, ast.Or)
-        return decisive if decisive in answers else (None if None in answers else not decisive)
+        if decisive in answers:
+            return decisive
+        if None in answers:
+            return None
+        return not decisive
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         answer = _holds(test.operand, file, target)
-        return None if answer is None else not answer
+        if answer is None:
+            return None
+        return not answer
     if isinstance(test, ast.Call) and last_name(test.func) == "is_torch_version":
         signs = [each.value for each in test.args if isinstance(each, ast.Constant)]
-        sign = _SIGNS.get(str(signs[0])) if len(signs) == 2 else None
-        return _compared(sign, _release(test.args[1]), target) if sign else None
+        sign = None
+        if len(signs) == 2:
+            sign = _SIGNS.get(str(signs[0]))
+        if sign:
+            return _compared(sign, _release(test.args[1]), target)
+        return None
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and _is_running(test.left, file):
         return _compared(type(test.ops[0]), _release(test.comparators[0]), target)
     return None
@@ -94,7 +107,9 @@ def _compared(kind: type[ast.cmpop], release: Release | None, target: Release) -
     compare, answer = _FROM[kind]
     width = max(len(release), len(target))
     ours, other = (each + (0,) * (width - len(each)) for each in (target, release))
-    return answer if compare(ours, other) else None
+    if compare(ours, other):
+        return answer
+    return None
 
 
 def _is_running(expression: ast.expr, file: File) -> bool:
@@ -102,7 +117,10 @@ def _is_running(expression: ast.expr, file: File) -> bool:
     if "torch.__version__" in file.source(expression):
         return True
     found = file.variable(expression)
-    made = [file.source(each.value) for each in found.assigned] if found else []
+    if found:
+        made = [file.source(each.value) for each in found.assigned]
+    else:
+        made = []
     return len(made) == 1 and "torch.__version__" in made[0]
 
 
@@ -113,10 +131,16 @@ def _release(expression: ast.expr) -> Release | None:
     if isinstance(expression, ast.Tuple):
         values = [getattr(each, "value", None) for each in expression.elts]
         numbers = tuple(each for each in values if isinstance(each, int))
-        return numbers if len(numbers) == len(values) else None
+        if len(numbers) == len(values):
+            return numbers
+        return None
     text = getattr(expression, "value", None)
-    found = re.match(r"\d+(?:\.\d+)*", text) if isinstance(text, str) else None
-    return tuple(map(int, found[0].split("."))) if found else None
+    found = None
+    if isinstance(text, str):
+        found = re.match(r"\d+(?:\.\d+)*", text)
+    if found:
+        return tuple(map(int, found[0].split(".")))
+    return None
 
 
 def is_for_others(file: File, node: ast.AST) -> bool:

@@ -61,7 +61,10 @@ class _Search:
         if len(meanings) == 1 and isinstance(meanings[0], External):
             return Value(expression, file)
         place = self.definer(file, expression)
-        bindings = place[0].scope.bindings.get(place[1], []) if place else []
+        if place:
+            bindings = place[0].scope.bindings.get(place[1], [])
+        else:
+            bindings = []
         if place and len(bindings) == 1 and isinstance(bindings[0], Assigned):
             return self.follow(place[0], bindings[0])
         return None
@@ -74,23 +77,32 @@ class _Search:
                 return owners[0].file, expression.attr
             return None
         bindings = file.bindings(expression)
-        binding = bindings[0] if len(bindings) == 1 else None
+        binding = None
+        if len(bindings) == 1:
+            binding = bindings[0]
         if isinstance(binding, Imported) and binding.member is not None:
             inner = self.program.find(binding.module, file)
-            return None if inner is None else (inner, binding.member)
+            if inner is None:
+                return None
+            return (inner, binding.member)
         return None
 
 
 def element(binding: Assigned) -> ast.expr | None:
     """The expression that an assignment binds: the element of a tuple where the target is one; None if not known."""
     value, is_it = within(binding.value, binding.path) if binding.value else (None, False)
-    return value if is_it else None
+    if is_it:
+        return value
+    return None
 
 
 def within(value: ast.expr, path: Sequence[int]) -> tuple[ast.expr, bool]:
     """The element of nested tuples that a path leads to, as far as it can be followed, and whether that is to its end."""
     for index in path:
-        elements = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+        if isinstance(value, ast.Tuple | ast.List):
+            elements = value.elts
+        else:
+            elements = []
         if index >= len(elements) or any(isinstance(item, ast.Starred) for item in elements):
             return value, False
         value = elements[index]
@@ -109,15 +121,18 @@ def reaches(file: File, target: ast.AST, use: ast.AST) -> bool:
     order that only a run knows, so between two of them the answer is yes.
     """
     around = _within_function(file, use)
-    part, above = None, target
+    part = None
+    above = target
     while above not in around:
         if above not in file.parents or (part and isinstance(above, _FUNCTIONS)):
             return True  # they are in two functions
-        part, above = above, file.parents[above]
+        part = above
+        above = file.parents[above]
     is_before = _end(file, target) <= getattr(use, "lineno", 0)
     if is_before and not isinstance(above, ast.If | ast.IfExp):
         return True
-    chain, place = [*around], around[above]
+    chain = [*around]
+    place = around[above]
     if any(isinstance(node, _LOOPS) for node in chain[place:]):
         return True
     parts = (*([part] if part else ()), *chain[:place][-1:])  # that lead to either
@@ -126,10 +141,14 @@ def reaches(file: File, target: ast.AST, use: ast.AST) -> bool:
 
 def _within_function(file: File, node: ast.AST) -> dict[ast.AST, int]:
     """A node and what is around it, up to the function that it is in, or the file, each with its place."""
-    found, parent = {node: 0}, file.parents.get(node)
+    found = {node: 0}
+    parent = file.parents.get(node)
     while parent is not None:
         found[parent] = len(found)
-        parent = None if isinstance(parent, _FUNCTIONS) else file.parents.get(parent)
+        if isinstance(parent, _FUNCTIONS):
+            parent = None
+        else:
+            parent = file.parents.get(parent)
     return found
 
 

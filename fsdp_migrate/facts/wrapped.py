@@ -112,7 +112,8 @@ def _names_the_same(file: File, module: ast.expr, other: ast.expr) -> bool:
 
 def _is_behind(file: File, call: ast.Call, use: ast.expr) -> bool:
     """Whether a use runs when a call has run."""
-    here, there = file.function(call), file.function(use)
+    here = file.function(call)
+    there = file.function(use)
     if here is there:
         return call.lineno < use.lineno and reaches(file, call, use)
     if there is None:

@@ -86,15 +86,21 @@ class Wrapping:
 
     def shards(self, file: File | None = None) -> bool:
         """Whether the program uses FSDP1; of a file, whether a model can come to it from one that does."""
-        return bool(self._sharding) if file is None else str(file.path) in self._sharding
+        if file is None:
+            return bool(self._sharding)
+        return str(file.path) in self._sharding
 
     @cached_property
     def _sharding(self) -> set[str]:
-        reach, found = self.program.reach, set[str]()
+        reach = self.program.reach
+        found = set[str]()
         for file in self.program.files:
             path = str(file.path)
             if path not in found and (self.constructors(file) or self._calls_class(file)):
-                reached = reach.below(path) if is_test(path) else reach.of(file.path)
+                if is_test(path):
+                    reached = reach.below(path)
+                else:
+                    reached = reach.of(file.path)
                 found.update(each for each in reached if not is_test(each))
                 found.add(path)
         return found

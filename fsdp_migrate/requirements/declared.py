@@ -52,7 +52,9 @@ class Declared:
     @property
     def shown(self) -> str:
         """What a message calls it."""
-        return f'{self.name} = "{self.text}"' if self.writer == "poetry" else self.text
+        if self.writer == "poetry":
+            return f'{self.name} = "{self.text}"'
+        return self.text
 
     @property
     def is_torch(self) -> bool:
@@ -85,7 +87,8 @@ def of_pip(text: str, start: int, *, is_literal: bool = True) -> Declared | None
         return None
     if found.marker is not None and not _is_for_linux(found.marker):
         return None
-    name, allowed = canonicalize_name(found.name), _public(found.specifier)
+    name = canonicalize_name(found.name)
+    allowed = _public(found.specifier)
     return Declared(name, allowed, start, start + len(text), text, "pip", is_literal)
 
 
@@ -113,7 +116,10 @@ def of_conda(text: str, start: int) -> Declared | None:
 def of_image(text: str, start: int) -> Declared | None:
     """An image that is named after PyTorch and the release in it; None for any other."""
     found = _IMAGE.fullmatch(text)
-    allowed = None if found is None else _allowed([f"=={found[1] or found[2]}"])
+    if found is None:
+        allowed = None
+    else:
+        allowed = _allowed([f"=={found[1] or found[2]}"])
     if allowed is None:
         return None
     return Declared("torch", allowed, start, start + len(text), text, "image", is_literal=False)
@@ -121,7 +127,8 @@ def of_image(text: str, start: int) -> Declared | None:
 
 def of_lock(version: str, start: int) -> Declared | None:
     """The torch of a lock file."""
-    text, allowed = f"torch {version}", _allowed([f"=={version}"])
+    text = f"torch {version}"
+    allowed = _allowed([f"=={version}"])
     if allowed is None:
         return None
     return Declared("torch", allowed, start, start + len(text), text, "lock", is_literal=False)
@@ -160,7 +167,9 @@ def _of_poetry(part: str) -> str:
     if part.startswith("~") and not part.startswith("~="):
         version = part[1:].strip()
         return f">={version},=={'.'.join(version.split('.')[:2])}.*"
-    return part if part[0] in "=<>!~" else f"=={part}"
+    if part[0] in "=<>!~":
+        return part
+    return f"=={part}"
 
 
 def _of_conda(part: str) -> str:
@@ -168,7 +177,8 @@ def _of_conda(part: str) -> str:
     found = re.fullmatch(r"(==|>=|<=|!=|~=|=|>|<)?([\w.+*!]+)(?:=.*)?", part)
     if found is None:
         return part
-    operator, version = found[1] or "==", found[2].rstrip("*").rstrip(".")
+    operator = found[1] or "=="
+    version = found[2].rstrip("*").rstrip(".")
     if operator == "=" or (operator == "==" and found[2].endswith("*")):
         return f"=={version}.*"
     return f"{operator}{version}"

@@ -79,12 +79,15 @@ class Declaration:
             self._say(TORCH, (0, 0), self.path.name, message, options)
         edits = []
         for each in self.said.declared:
-            decision = (
-                decide(each, self.said, target, may_write=may_write) if each.is_torch else None
-            )
+            decision = None
+            if each.is_torch:
+                decision = decide(each, self.said, target, may_write=may_write)
             if decision is None:
                 continue
-            action = Action.REWRITE if decision.raised else Action.MANUAL
+            if decision.raised:
+                action = Action.REWRITE
+            else:
+                action = Action.MANUAL
             place = (each.start, each.end)
             is_on = self._say(TORCH, place, each.shown, decision.message, options, action)
             if is_on and decision.raised:
@@ -101,7 +104,10 @@ class Declaration:
         """Adds the finding that the package of the runtime is missing here."""
         places = [heading.span() for heading in _HEADING.finditer(self.text)]
         places += [(each.start, each.end) for each in self.said.declared if each.is_torch]
-        place = places[0] if places else (0, 0)
+        if places:
+            place = places[0]
+        else:
+            place = (0, 0)
         self._say(RUNTIME, place, f"{_PACKAGE}[runtime]", _ADD, options)
 
     def _say(

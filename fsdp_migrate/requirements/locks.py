@@ -15,7 +15,10 @@ _LOCKED = re.compile(r"name = \"torch\"|\"torch\": *\{")
 
 def read_lock(text: str) -> Read:
     """Each torch that a lock file of poetry, uv, pdm or Pipenv holds, or one in PEP 751's format."""
-    data = json.loads(text) if text.lstrip().startswith("{") else parsed(text)
+    if text.lstrip().startswith("{"):
+        data = json.loads(text)
+    else:
+        data = parsed(text)
     places = _LOCKED.finditer(text)
     found = []
     for version in _versions(data):

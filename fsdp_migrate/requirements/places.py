@@ -33,7 +33,9 @@ def kind_of(file: str) -> str | None:
         if pattern.fullmatch(name):
             return kind
     is_list = LISTS.fullmatch(os.path.basename(folder)) and name.endswith((".txt", ".in"))
-    return "requirements" if is_list else None
+    if is_list:
+        return "requirements"
+    return None
 
 
 def declaring(

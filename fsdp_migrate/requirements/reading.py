@@ -50,7 +50,10 @@ def _cfg(text: str) -> Read:
     found = []
     for start, line in _lines(text):
         key = _KEY.match(line)
-        begin = key.end() if key else len(line) - len(line.lstrip())
+        if key:
+            begin = key.end()
+        else:
+            begin = len(line) - len(line.lstrip())
         declared = of_pip(_COMMENT.sub("", line[begin:]).rstrip(), start + begin)
         found += [declared] if declared else []
     return Read(tuple(found))
@@ -58,7 +61,8 @@ def _cfg(text: str) -> Read:
 
 def _python(text: str) -> Read:
     """A setup.py: its strings that are requirements."""
-    data, starts = text.encode("utf-8", "surrogateescape"), [0]
+    data = text.encode("utf-8", "surrogateescape")
+    starts = [0]
     starts += [end.end() for end in re.finditer(rb"\n", data)]
     found = []
     for node in ast.walk(ast.parse(text)):
@@ -101,7 +105,9 @@ def _docker(text: str) -> Read:
         if image := _FROM.match(shown):
             found.append(of_image(image[1], start))
         for word in _WORD.finditer("" if line.lstrip().startswith("#") else shown):
-            at = start + word.start() if line == shown else start
+            at = start
+            if line == shown:
+                at = start + word.start()
             declared = of_pip(word[0], at, is_literal=line == shown)
             found.append(declared or of_conda(word[0], at))
     return Read(tuple(filter(None, found)), index=_index(text))
@@ -117,7 +123,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 def _index(text: str) -> str:
     """The address of wheels for one release of CUDA or ROCm; empty if there is none."""
     found = _INDEX.search(text)
-    return "" if found is None else found[0]
+    if found is None:
+        return ""
+    return found[0]
 
 
 _READERS: dict[str, Callable[[str], Read]] = {

@@ -42,7 +42,10 @@ def raised(text: str, target: Sequence[int]) -> str:
     if found is None:
         return text
     numbers = [*target, 0, 0][: max(len(target), found[3].count(".") + 1)]
-    operator = ">=" if found[1] == ">" else found[1]
+    if found[1] == ">":
+        operator = ">="
+    else:
+        operator = found[1]
     lowest = f"{operator}{found[2]}{written(numbers)}"
     return f"{text[: found.start()]}{lowest}{text[found.end() :]}"
 

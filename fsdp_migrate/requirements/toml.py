@@ -55,7 +55,9 @@ def _of_table(table: dict[str, Any], text: str) -> Iterator[Declared]:
     """Entries such as `torch = "^2.1"` and `torch = { version = "2.1.2", source = "pytorch" }`."""
     for name, value in table.items():
         for each in value if isinstance(value, list) else [value]:
-            versions = each.get("version") if isinstance(each, dict) else each
+            versions = each
+            if isinstance(each, dict):
+                versions = each.get("version")
             if isinstance(versions, str):
                 yield from _of_entry(name, versions, text)
 

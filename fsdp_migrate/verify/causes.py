@@ -105,8 +105,11 @@ def _of_optimizers(original: Run, migrated: Run) -> Shown:
 
 def _of_norms(index: int, original: Run, migrated: Run) -> Shown:
     """What gradient norms show that differ at a step."""
-    before, now, ranks = original.grad_norms[index], migrated.grad_norms[index], len(original.ranks)
-    one, other = _reductions(original), _reductions(migrated)
+    before = original.grad_norms[index]
+    now = migrated.grad_norms[index]
+    ranks = len(original.ranks)
+    one = _reductions(original)
+    other = _reductions(migrated)
     if not now and other < one:
         yield "no-sync-not-reset", {"before": one, "now": other}
     parts = [math.sqrt(rank.squares[index]) for rank in migrated.ranks if index < len(rank.squares)]

@@ -43,7 +43,9 @@ def told(original: Run, migrated: Run) -> str:
     texts = []
     for name, run in runs.items():
         calls = _calls(run)
-        acted = f", {_acted(run)} of {run.steps} steps clipped" if calls else ""
+        acted = ""
+        if calls:
+            acted = f", {_acted(run)} of {run.steps} steps clipped"
         texts.append(f"{name} {counted(sum(calls.values()), 'call')} with {_words(calls)}{acted}")
     return f"clipping: {'; '.join(texts)}"
 
@@ -55,7 +57,10 @@ def to_json(run: Run) -> dict[str, Any]:
 
 def _calls(run: Run) -> Counter[str]:
     """How often the first rank clipped, by the limit."""
-    steps = run.ranks[0].limits if run.ranks else []
+    if run.ranks:
+        steps = run.ranks[0].limits
+    else:
+        steps = []
     return Counter(limit for limits in steps for limit in limits)
 
 
@@ -66,4 +71,6 @@ def _acted(run: Run) -> int:
 
 def _words(limits: Any) -> str:
     names = sorted(set(limits))
-    return f"limit {', '.join(names)}" if names else "no limit"
+    if names:
+        return f"limit {', '.join(names)}"
+    return "no limit"

@@ -209,7 +209,9 @@ def _write(
         return None
     report.write(render(verdict, name))
     report.flush()
-    return None if report.name == "<stdout>" else Path(report.name)
+    if report.name == "<stdout>":
+        return None
+    return Path(report.name)
 
 
 class _Progress(Progress):

@@ -25,7 +25,8 @@ def floor(dtype: str) -> float:
     return max(TOLERANCE, eps(dtype))
 
 
-AFTER, FILES = 5, 7
+AFTER = 5
+FILES = 7
 """The order of what is compared when the programs have ended, and of files; 5 are the last parameters, 6 the last buffers."""
 
 
@@ -61,10 +62,15 @@ class Difference:
             return f"{self.what} differ: {self.text}"
         if self.order >= AFTER:
             return f"{self.what}: {self.text}"
-        where = f"step {self.step}" if self.step else "the start"
-        where = "a backward after the last step" if self.late else where
+        where = "the start"
+        if self.step:
+            where = f"step {self.step}"
+        if self.late:
+            where = "a backward after the last step"
         where += f" on rank {self.rank}" if self.rank >= 0 else ""
-        began = f", begins with {self.parameter}" if self.parameter else ""
+        began = ""
+        if self.parameter:
+            began = f", begins with {self.parameter}"
         return f"{self.what} differs first at {where}: {self.text}{began}"
 
 
@@ -110,29 +116,37 @@ def begun(first: Difference, original: Run, migrated: Run, tolerance: float) -> 
     A backward begins with the last of the model's parameters. A loss after the first depends on the weights that the
     step before has left.
     """
-    step, what = first.step, {"gradient norm": "gradients", "loss": "values"}.get(first.what, "")
+    step = first.step
+    what = {"gradient norm": "gradients", "loss": "values"}.get(first.what, "")
     if not what or (step == 1 and what == "values"):
         return first
-    one, other = original.squares(what, step), migrated.squares(what, step)
+    one = original.squares(what, step)
+    other = migrated.squares(what, step)
     least = max(2 * tolerance, NORM_TOLERANCE)
     odd = [n for n in one if n and n in other and not close(one[n], other[n], least)]
     if not odd:
         return first
     name, more = (odd[-1], "the gradient of ") if what == "gradients" else (odd[0], "")
-    others = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
+    others = ""
+    if len(odd) > 1:
+        others = f" (and {len(odd) - 1} more)"
     return replace(first, parameter=f"{more}{name}{others}")
 
 
 def distance(a: float, b: float) -> float:
     """How far two numbers are apart; two NaN, or the same infinity, are not apart at all."""
-    return 0.0 if close(a, b, 0) else abs(a - b)
+    if close(a, b, 0):
+        return 0.0
+    return abs(a - b)
 
 
 def relative(a: float, b: float) -> float:
     """The distance relative to the larger of the two."""
     apart = distance(a, b)
     larger = max(abs(a), abs(b))
-    return apart / larger if 0 < apart < math.inf else apart
+    if 0 < apart < math.inf:
+        return apart / larger
+    return apart
 
 
 def close(a: float, b: float, tolerance: float) -> bool:
@@ -143,20 +157,26 @@ def close(a: float, b: float, tolerance: float) -> bool:
 def largest(differences: Iterable[float]) -> float:
     """The largest of some differences; NaN if one is NaN, 0 if there are none."""
     found = list(differences)
-    return math.nan if any(map(math.isnan, found)) else max(found, default=0.0)
+    if any(map(math.isnan, found)):
+        return math.nan
+    return max(found, default=0.0)
 
 
 def farthest(ones: Iterable[float], others: Iterable[float]) -> float | None:
     """The largest distance of two numbers in the same place; None if no place has both."""
     apart = [distance(a, b) for a, b in zip(ones, others, strict=False)]
-    return largest(apart) if apart else None
+    if apart:
+        return largest(apart)
+    return None
 
 
 def _losses(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
     for index, a, b in _apart(one.losses, other.losses, tolerance):
         step = one.loss_steps[index]
         nth = index - one.loss_steps.index(step) + 1
-        text = f" (backward {nth} of the step)" if one.loss_steps.count(step) > 1 else ""
+        text = ""
+        if one.loss_steps.count(step) > 1:
+            text = f" (backward {nth} of the step)"
         late = step > len(one.squares) and step > len(other.squares)
         yield Difference(step, 1, one.rank, "loss", _against(a, b) + text, index, late=late)
 
@@ -165,7 +185,8 @@ def _rates(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
     # A migrated program may have more parameter groups (DTensors and plain tensors apart): the
     # rates count, not the groups.
     for step, (a, b) in enumerate(zip(one.learning_rates, other.learning_rates, strict=False), 1):
-        rates, others = sorted(set(a)), sorted(set(b))
+        rates = sorted(set(a))
+        others = sorted(set(b))
         if len(rates) != len(others) or any(_apart(rates, others, tolerance)):
             text = " against ".join(", ".join(f"{r:.6g}" for r in each) for each in (rates, others))
             yield Difference(step, 2, one.rank, "learning rate", text)
@@ -188,11 +209,13 @@ def _apart(
 
 
 def _counts(one: Rank, other: Rank) -> Iterator[Difference]:
-    steps, others = len(one.squares), len(other.squares)
+    steps = len(one.squares)
+    others = len(other.squares)
     if steps != others:
         text = f"{steps} against {others}"
         yield Difference(min(steps, others) + 1, 4, one.rank, "number of optimizer steps", text)
-    backwards, others = len(one.losses), len(other.losses)
+    backwards = len(one.losses)
+    others = len(other.losses)
     if backwards != others:
         longer = one if backwards > others else other
         step = longer.loss_steps[min(backwards, others)]

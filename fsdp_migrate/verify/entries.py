@@ -34,5 +34,7 @@ def proposal(folder: Path) -> str:
     found = entries(folder)
     if not found:
         return "name the script to run with --entry"
-    more = f" (and {len(found) - _NAMED} more)" if len(found) > _NAMED else ""
+    more = ""
+    if len(found) > _NAMED:
+        more = f" (and {len(found) - _NAMED} more)"
     return f"name the script to run with {' or '.join(f'--entry {name}' for name in found[:_NAMED])}{more}"

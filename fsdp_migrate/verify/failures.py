@@ -14,7 +14,8 @@ from fsdp_migrate.verify.records import Ending, Rank, read_endings
 from fsdp_migrate.views.text import counted
 
 _LINES = 30
-_TAIL, _TAILS = 3, 8
+_TAIL = 3
+_TAILS = 8
 """Last lines of a rank, and how many ranks are shown with them."""
 _WIDTH = 200
 """At most of a line: a warning may be a paragraph."""
@@ -78,7 +79,9 @@ class Scene:
     def printed(self, rank: int, stream: str = "stdout") -> str:
         """What a rank wrote to its standard output, or error; empty where the launcher does not separate the ranks."""
         logs = sorted(self.folder.glob(f"logs/**/{rank}/{stream}.log"))
-        return _text(logs[-1]) if logs else ""
+        if logs:
+            return _text(logs[-1])
+        return ""
 
     def errors(self, rank: int) -> str:
         """What a rank wrote to its standard error, or all output where that is not known."""
@@ -161,7 +164,10 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
         if int(code) < 0 and int(code) != _TERMINATED and int(number) not in told:
             reason = f"rank {number} ended by signal {-int(code)}"
             return scene.failed(reason, scene.errors(int(number)))
-    details = endings[0].failure.strip() if endings else scene.output
+    if endings:
+        details = endings[0].failure.strip()
+    else:
+        details = scene.output
     if not endings:
         reason = f"exit status {scene.outcome.status}"
     elif _LOST.search(endings[0].failure):
@@ -192,7 +198,9 @@ def _process(scene: Scene, ending: Ending) -> str:
 def _raised_at(scene: Scene, trace: str) -> str:
     """The innermost line of the program in a traceback, in brackets; empty where none of it is there."""
     frames = own_frames(scene.program, trace)
-    return f" ({frames[-1][0]}:{frames[-1][1]})" if frames else ""
+    if frames:
+        return f" ({frames[-1][0]}:{frames[-1][1]})"
+    return ""
 
 
 def _late(scene: Scene) -> ProgramFailed:
@@ -220,7 +228,9 @@ def _frames(stack: str) -> list[str]:
 
 def _name(rank: int | str) -> str:
     number = str(rank)
-    return f"rank {number}" if number.isdigit() else "a process that is no rank"
+    if number.isdigit():
+        return f"rank {number}"
+    return "a process that is no rank"
 
 
 def _text(path: Path) -> str:

@@ -107,9 +107,11 @@ def _pairs(
     """
     pairs = [(name, one[name], other[name]) for name in one if name in other]
     alone: list[tuple[str, str]] = []
-    ones, others = _by_pattern(one, other), _by_pattern(other, one)
+    ones = _by_pattern(one, other)
+    others = _by_pattern(other, one)
     for pattern in dict.fromkeys([*ones, *others]):
-        names, twins = ones.get(pattern, []), others.get(pattern, [])
+        names = ones.get(pattern, [])
+        twins = others.get(pattern, [])
         if len(names) == len(twins):
             pairs += [
                 (name, one[name], other[twin]) for name, twin in zip(names, twins, strict=True)
@@ -142,7 +144,8 @@ def _compare_checkpoints(
 ) -> None:
     from fsdp_migrate.checkpoint.sources import open_checkpoint
 
-    found, twin = open_checkpoint(one), open_checkpoint(other)
+    found = open_checkpoint(one)
+    twin = open_checkpoint(other)
     for checkpoint in (found, twin):
         if checkpoint.refused:
             raise checkpoint.refused
@@ -180,7 +183,9 @@ def _text(path: Path) -> str | None:
         return None
     data = path.read_bytes()
     try:
-        return None if b"\0" in data else data.decode("utf-8")
+        if b"\0" in data:
+            return None
+        return data.decode("utf-8")
     except UnicodeDecodeError:
         return None
 
@@ -235,10 +240,13 @@ def _odd(
     for place in dict.fromkeys([*found, *twins]):
         name = shown(place) or "what was saved"
         if place not in found or place not in twins:
-            which = "original" if place in found else "migrated program's"
+            which = "migrated program's"
+            if place in found:
+                which = "original"
             yield f"{name} is in the {which} only"
             continue
-        one, other = found[place], twins[place]
+        one = found[place]
+        other = twins[place]
         kinds = _kind(one), _kind(other)
         if kinds[0] != kinds[1]:
             yield f"{name} is {kinds[0]} against {kinds[1]}"

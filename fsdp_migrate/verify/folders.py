@@ -48,7 +48,9 @@ class Program:
     def folder(self) -> Path:
         """Where to run it: the user's working folder if that is in the copy, else the copy itself."""
         working = self.inside(Path.cwd())
-        return working if working is not None and working.is_dir() else self.root
+        if working is not None and working.is_dir():
+            return working
+        return self.root
 
 
 def copy(
@@ -63,7 +65,10 @@ def copy(
         raise Unverifiable(f"{path} is a script: --entry and --link are for a folder")
     if repository and entry is None:
         raise Unverifiable(f"{path} is a folder: {proposal(path)}")
-    folder = path.resolve() if repository else path.resolve().parent
+    if repository:
+        folder = path.resolve()
+    else:
+        folder = path.resolve().parent
     script = _below(folder, entry or Path(path.resolve().name))
     if script is None or not script.is_file():
         raise Unverifiable(
@@ -120,7 +125,8 @@ def compared(before: Program, after: Program) -> tuple[tuple[str, ...], str]:
 
     To be called before the programs run, which may write files of their own.
     """
-    olds, news = _texts(before), _texts(after)
+    olds = _texts(before)
+    news = _texts(after)
     script, other = (str(p.script.relative_to(p.root)) for p in (before, after))
     if script != other:
         # Two scripts, maybe of one folder: one takes the place of the other.
@@ -145,7 +151,9 @@ def _texts(program: Program) -> dict[str, str]:
 def _below(folder: Path, name: Path) -> Path | None:
     """A path in a folder; None if it leads out of it. Links are not followed."""
     path = Path(os.path.normpath(folder / name))
-    return path if path.is_relative_to(folder) else None
+    if path.is_relative_to(folder):
+        return path
+    return None
 
 
 def _copy(source: Path, target: Path) -> None:

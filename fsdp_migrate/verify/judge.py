@@ -70,7 +70,9 @@ def judge(
 
     For the tolerance see `compare`; `sources` is the original's code, which says what a printed number is.
     """
-    asked, tolerance = tolerance, floor(original.dtypes[0]) if tolerance is None else tolerance
+    asked = tolerance
+    if tolerance is None:
+        tolerance = floor(original.dtypes[0])
     comparison = compare(original, migrated, asked)
     begins = values.first(original), values.first(migrated)
     ends = values.last(original), values.last(migrated)
@@ -90,8 +92,11 @@ def judge(
     ]
     ranks = (*original.ranks, *migrated.ranks)
     notes += dict.fromkeys(text for rank in ranks for text in rank.problems)
-    untrained = "" if original.steps else "training: no optimizer took a step"
-    lost, unclipped = trained.not_numbers(original), clipping.unproved(original, migrated)
+    untrained = "training: no optimizer took a step"
+    if original.steps:
+        untrained = ""
+    lost = trained.not_numbers(original)
+    unclipped = clipping.unproved(original, migrated)
     uncompared = (lost, unclipped, unknown, _taken_over(migrated), untrained)
     return Verdict(
         **{**vars(comparison), "differences": odd},
@@ -114,4 +119,6 @@ def judge(
 def _taken_over(migrated: Run) -> str:
     names = migrated.aligned
     taken = counted(len(names), "first value")
-    return f"{taken} that the migrated program took over: {names[0]}, …" if names else ""
+    if names:
+        return f"{taken} that the migrated program took over: {names[0]}, …"
+    return ""

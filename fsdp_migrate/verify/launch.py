@@ -36,7 +36,9 @@ def choose(launcher: str, script: Path) -> str:
     """What `auto` means for this script: `python` if it starts its ranks itself, else `torchrun`."""
     if launcher != "auto":
         return launcher
-    return "python" if _spawns(script) else "torchrun"
+    if _spawns(script):
+        return "python"
+    return "torchrun"
 
 
 def _spawns(script: Path) -> bool:
@@ -58,7 +60,10 @@ def command(program: folders.Program, how: Options, launcher: str, logs: Path) -
     """The command line of a program; under torchrun each rank prints to a file below `logs`."""
     line = [sys.executable]
     if launcher == "torchrun":
-        meeting = how.nodes.options(program.name) if how.nodes else ["--standalone"]
+        if how.nodes:
+            meeting = how.nodes.options(program.name)
+        else:
+            meeting = ["--standalone"]
         line += ["-m", "torch.distributed.run", *meeting, f"--nproc-per-node={how.ranks}"]
         # Without the dashes torchrun takes a script's option for an abbreviation of one of its own.
         line += [f"--log-dir={logs}", "--redirects=3", "--"]
@@ -98,7 +103,10 @@ def environment(
 
 def describe(how: Options, program: folders.Program) -> dict[str, str]:
     """Names and values; the programs run under this interpreter, so its packages are theirs."""
-    libraries = reproducible.SETTINGS if how.device == "cpu" else {}
+    if how.device == "cpu":
+        libraries = reproducible.SETTINGS
+    else:
+        libraries = {}
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),

@@ -56,7 +56,10 @@ class Left:
                 return found
         for name, line in reversed(frames):
             text = _lines(migrated / name)[line - 1 : line]
-            words = set(_NAME.findall(text[0])) if text else set()
+            if text:
+                words = set(_NAME.findall(text[0]))
+            else:
+                words = set()
             own = [found for found in self.findings if words & _last_name(found.construct)]
             if found := [finding for finding in own if finding.path == name] or own:
                 return found[:1]

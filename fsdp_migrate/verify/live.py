@@ -30,7 +30,9 @@ class Live:
         """How many steps a program has finished on all ranks."""
         with self._lock:
             run = self._records[name].run()
-        return run.steps if run.complete else 0
+        if run.complete:
+            return run.steps
+        return 0
 
     def look(self) -> bool:
         """See what is new; returns whether the programs shall end."""

@@ -70,13 +70,17 @@ class Pair:
         try:
             verdict = self._verdict(folder)
         except ProgramFailed as failure:
-            failure.where = self._lines(folder, None) if failure.which == "migrated" else []
+            if failure.which == "migrated":
+                failure.where = self._lines(folder, None)
+            else:
+                failure.where = []
             raise
         return replace(verdict, where=self._lines(folder, verdict))
 
     def _lines(self, folder: Path, verdict: Verdict | None) -> list[Line]:
         """The lines that differ, if they are asked for; `verdict` is None where the migrated program failed."""
-        how, place = self.how, folder / "where"
+        how = self.how
+        place = folder / "where"
         differ = verdict is None or (not verdict.equal and verdict.deterministic)
         if how.nodes is not None or not (differ if how.where is None else how.where):
             return []
@@ -97,7 +101,9 @@ class Pair:
     def _recording(self, program: Program) -> Recording:
         how = self.how
         emulates = how.may_emulate and launch.needs_cuda(program.root)
-        return replace(how.recording, emulate=how.ranks) if emulates else how.recording
+        if emulates:
+            return replace(how.recording, emulate=how.ranks)
+        return how.recording
 
     def _verdict(self, folder: Path) -> Verdict:
         how = self.how
@@ -107,7 +113,8 @@ class Pair:
             if launch.choose(how.launcher, before.script) != "torchrun":
                 raise Unverifiable("a program that starts its own processes runs on one node")
         changed, diff = folders.compared(before, after)
-        old, new = files.state(before.root), files.state(after.root)
+        old = files.state(before.root)
+        new = files.state(after.root)
         recording = self._recording(before)
         try:
             one, other = self._run_both(before, after, recording, folder)
@@ -196,7 +203,8 @@ class Pair:
         Side by side the migrated program starts as soon as the original has made a step, if there is memory for as
         much again.
         """
-        live, free = Live(folder, self.how), _free_memory()
+        live = Live(folder, self.how)
+        free = _free_memory()
         together = self._side_by_side(before)
         with ThreadPoolExecutor(2) as pool:
             try:
@@ -227,12 +235,16 @@ class Pair:
         may = torchrun and not how.align_init and how.nodes is None
         if how.side_by_side is not None or not may:
             return bool(how.side_by_side) and may
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        cores = 1
+        if hasattr(os, "sched_getaffinity"):
+            cores = len(os.sched_getaffinity(0))
         absolute = any(os.path.isabs(text.rpartition("=")[2]) for text in how.arguments)
         return how.device == "cpu" and cores >= 2 * how.ranks and not absolute
 
     def _run(self, program: Program, recording: Recording, folder: Path, live: Live) -> records.Run:
-        emulated = ", CUDA emulated" if recording.emulate else ""
+        emulated = ""
+        if recording.emulate:
+            emulated = ", CUDA emulated"
         where = f"{self.how.ranks} ranks ({self.how.device}{emulated})"
         self.how.progress.stage(f"running the {program.name} program on {where}")
         return run_program(program, folder, self.how, recording, live.look)
@@ -281,7 +293,9 @@ def _of_people(root: Path, report: Report) -> list[Finding]:
 def _below(root: Path, path: str) -> str:
     """A path relative to a folder that it is in."""
     full = Path(path).resolve()
-    return full.relative_to(root).as_posix() if full.is_relative_to(root) else path
+    if full.is_relative_to(root):
+        return full.relative_to(root).as_posix()
+    return path
 
 
 def _ran(run: records.Run) -> list[str]:
@@ -314,7 +328,8 @@ def _notes(program: Program, how: Options, run: records.Run) -> Iterator[str]:
         path = argument.rpartition("=")[2]
         if os.path.isabs(path) and program.inside(Path(path)):
             yield f"{argument} is outside the copies: both programs read and write the same place"
-    started, asked = len(run.ranks), how.ranks * (how.nodes.count if how.nodes else 1)
+    started = len(run.ranks)
+    asked = how.ranks * (how.nodes.count if how.nodes else 1)
     if started != asked and not run.stopped:
         yield f"the program starts its own ranks: {started} instead of {asked}"
 

@@ -70,13 +70,18 @@ class Options:
         with held_back():  # what is raised while torch imports numpy would be lost
             import torch
 
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        count = 0
+        if torch.cuda.is_available():
+            count = torch.cuda.device_count()
         if self.device == "cuda" and count < self.ranks:
             raise Unverifiable(
                 f"{self.ranks} ranks need {self.ranks} CUDA devices, there are {count} (NCCL takes one rank a device): "
                 f"{f'--nproc {count} fits, and ' if count else ''}--device cpu runs on any number"
             )
-        device = "cpu" if self.device == "cpu" or count < self.ranks else "cuda"
+        if self.device == "cpu" or count < self.ranks:
+            device = "cpu"
+        else:
+            device = "cuda"
         if self.emulate and device != "cpu":
             raise Unverifiable("CUDA is emulated on the CPU: --emulate needs --device cpu")
         return replace(self, device=device)
@@ -84,7 +89,10 @@ class Options:
     @property
     def recording(self) -> Recording:
         """What the recorder does, in the first run of the original."""
-        canonical = self.device == "cpu" if self.canonical is None else self.canonical
+        if self.canonical is None:
+            canonical = self.device == "cpu"
+        else:
+            canonical = self.canonical
         return Recording(canonical, self.ranks if self.emulate else 0)
 
     @property

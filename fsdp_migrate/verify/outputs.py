@@ -69,7 +69,10 @@ class Printed:
     place: str = ""
 
     def __str__(self) -> str:
-        where = f"written to {self.place}" if self.place else f"printed on rank {self.rank}"
+        if self.place:
+            where = f"written to {self.place}"
+        else:
+            where = f"printed on rank {self.rank}"
         return f"{where}: {self.text}; cause: {self.cause or 'not known'}"
 
 
@@ -108,7 +111,8 @@ def written(
     place: str, one: str, other: str, tolerance: float, sources: Sources | None = None
 ) -> list[Printed]:
     """The lines in which two files of text differ, compared as what is printed."""
-    lines, others = by_words(one), by_words(other)
+    lines = by_words(one)
+    others = by_words(other)
     return [*_odd(0, lines, others, [lines], tolerance, sources or Sources(), place)]
 
 
@@ -141,9 +145,11 @@ def _odd(
     place: str = "",
 ) -> Iterator[Printed]:
     """What two texts have that is not the same; `ranks` are the original's texts on all ranks."""
-    missing, additional = [], []
+    missing = []
+    additional = []
     for words in dict.fromkeys([*lines, *others]):
-        ones, twins = lines.get(words, []), others.get(words, [])
+        ones = lines.get(words, [])
+        twins = others.get(words, [])
         if len(ones) != len(twins):
             missing += ones[len(twins) :]
             additional += twins[len(ones) :]
@@ -165,7 +171,9 @@ def _other_numbers(
         return None
     # Ranks that print into one file do so in any order.
     ones, twins = (sorted(lines, key=lambda line: line.numbers) for lines in (ones, twins))
-    return found if _first_apart(ones, twins, tolerance, sources) else None
+    if _first_apart(ones, twins, tolerance, sources):
+        return found
+    return None
 
 
 def _first_apart(
@@ -193,7 +201,9 @@ def _other_texts(
     wrapped = [one.text for one in missing if _OF_LAYOUT.search(one.text)]
     more = len(texts) - _TEXTS
     for number, (line, text) in enumerate(texts[:_TEXTS], 1):
-        rest = f" (and {more} more lines)" if number == _TEXTS and more > 0 else ""
+        rest = ""
+        if number == _TEXTS and more > 0:
+            rest = f" (and {more} more lines)"
         cause = sources.finding(line.text)
         if not cause and (_OF_LAYOUT.search(text) or any(line.text in one for one in wrapped)):
             cause = "FSDP1 and FSDP2 have other classes of modules and tensors, and their text names them"
@@ -212,7 +222,8 @@ def _cause(words: str, one: Line, twin: Line, at: int, ranks: list[Lines], sourc
 
 def _share(words: str, before: list[str], after: str, ranks: int) -> str:
     """Why a number is another one: all ranks', or one's, was of its own part of the parameters, and now is of the whole."""
-    olds, new = [abs(_value(number)) for number in before], abs(_value(after))
+    olds = [abs(_value(number)) for number in before]
+    new = abs(_value(after))
     whole = all(_is_whole(number) for number in (*before, after))
     if len(olds) == 1:
         parts = (count for count in range(2, ranks + 1) if ranks % count == 0)
@@ -233,13 +244,18 @@ def _near(one: float, other: float) -> bool:
 
 def _texts(run: Run) -> list[str]:
     apart = [rank.output for rank in run.ranks]
-    return apart if any(apart) else [run.output]
+    if any(apart):
+        return apart
+    return [run.output]
 
 
 def _parsed(line: str) -> Line:
     """A line with its numbers; what differs from run to run is no number, and the same word in all lines."""
     unstable = [match.span() for match in _UNSTABLE.finditer(line)]
-    words, numbers, spans, end = "", [], [], 0
+    words = ""
+    numbers = []
+    spans = []
+    end = 0
     label = 0  # where the words begin that say what the next number is
     for start, stop, is_number in _pieces(line, unstable):
         words += line[end:start]
@@ -257,7 +273,9 @@ def _parsed(line: str) -> Line:
             words += "#"
             numbers.append(line[start:stop])
             spans.append((start, stop))
-        label = unit.end() if unit else stop
+        label = stop
+        if unit:
+            label = unit.end()
     words += line[end:]
     return Line(words, tuple(numbers), line, tuple(spans))
 
@@ -276,7 +294,9 @@ def _pieces(line: str, unstable: list[tuple[int, int]]) -> list[tuple[int, int, 
 def names_a_cost(label: str) -> bool:
     """Whether the words before a number say that it is a time, a rate or an amount of memory."""
     parts = [part for part in re.split(r"[,;|]", label) if _TOKEN.search(part)]
-    nearest = parts[-1] if parts else ""
+    nearest = ""
+    if parts:
+        nearest = parts[-1]
     tokens = [token.lower() for token in _TOKEN.findall(nearest)][-_NEAR:]
     return any(map(_COST.fullmatch, tokens)) or bool(_RATE.search(nearest))
 
@@ -300,7 +320,8 @@ def _is_whole(number: str) -> bool:
 
 
 def _close(one: str, other: str, tolerance: float) -> bool:
-    a, b = _value(one), _value(other)
+    a = _value(one)
+    b = _value(other)
     if not (math.isfinite(a) and math.isfinite(b)):
         return a == b or (math.isnan(a) and math.isnan(b))
     if _is_whole(one) and _is_whole(other):
@@ -313,4 +334,6 @@ def _unit(number: str) -> float:
     text, scale = _scaled(number)
     mantissa, _, exponent = text.partition("e")
     places = len(mantissa.partition(".")[2])
-    return 1.001 * 10.0 ** (int(exponent or 0) - places) * scale if places else 0.0
+    if places:
+        return 1.001 * 10.0 ** (int(exponent or 0) - places) * scale
+    return 0.0

@@ -14,11 +14,17 @@ from fsdp_migrate.views.page import document
 Point = tuple[float, float]
 """A step, counted from 1, and a value, which may be NaN or infinite."""
 
-_ROWS, _DIFF_LINES = 64, 3000
+_ROWS = 64
+_DIFF_LINES = 3000
 """At most in a table and in the diff."""
 _HUGE = 1e150
 """A larger value is drawn as infinite."""
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 720, 240, 80, 700, 14, 205
+_WIDTH = 720
+_HEIGHT = 240
+_LEFT = 80
+_RIGHT = 700
+_TOP = 14
+_BOTTOM = 205
 
 _STYLE = """\
 :root { color-scheme: light dark; --original: #0969da; --migrated: #d1570a; --line: #8885; --bad: #cf222e; }
@@ -71,7 +77,8 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
 
 
 def _charts(verdict: Verdict) -> Iterator[str]:
-    one, other = verdict.original, verdict.migrated
+    one = verdict.original
+    other = verdict.migrated
     runs = {"original": one, "migrated": other}
     first = verdict.first
     mark = first.step if first and not first.ended else 0
@@ -137,14 +144,19 @@ class _Axis:
 
     def __init__(self, values: list[float], ends: tuple[int, int], kind: str = "") -> None:
         self.start, self.end = ends
-        self.log, self.whole = kind == "log", kind == "whole"
-        self.zero, log = self.log and 0 in values, self.log
+        self.log = kind == "log"
+        self.whole = kind == "whole"
+        self.zero = self.log and 0 in values
+        log = self.log
         places = [math.log10(value) if log else value for value in values if value or not log]
-        self.low, self.high = min(places, default=0.0), max(places, default=1.0)
+        self.low = min(places, default=0.0)
+        self.high = max(places, default=1.0)
         if log:
-            self.low, self.high = math.floor(self.low) - self.zero, math.ceil(self.high)
+            self.low = math.floor(self.low) - self.zero
+            self.high = math.ceil(self.high)
         if self.low == self.high:
-            self.low, self.high = self.low - 1, self.high + 1
+            self.low = self.low - 1
+            self.high = self.high + 1
 
     def __call__(self, value: float) -> float:
         return self._pixel(value if not self.log else math.log10(value) if value else self.low)
@@ -159,17 +171,23 @@ class _Axis:
         step = next(
             part for k in (0.2, 0.5, 1, 2) if (self.high - self.low) / (part := k * tens) <= 5
         )
-        step = max(step, 1) if self.log or self.whole else step
+        if self.log or self.whole:
+            step = max(step, 1)
         for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1):
-            text = f"1e{number * step:g}" if self.log else f"{number * step:.6g}"
+            if self.log:
+                text = f"1e{number * step:g}"
+            else:
+                text = f"{number * step:.6g}"
             is_zero = self.zero and number * step <= self.low
             yield self._pixel(number * step), "0" if is_zero else text
 
 
 def _curve(kind: str, points: Sequence[Point], across: _Axis, up: _Axis) -> Iterator[str]:
-    path, begins = "", True
+    path = ""
+    begins = True
     for step, value in points:
-        x, title = across(step), f"<title>{kind}, step {step:g}: {value:.8g}</title>"
+        x = across(step)
+        title = f"<title>{kind}, step {step:g}: {value:.8g}</title>"
         if odd := not abs(value) < _HUGE:  # as NaN, too
             yield f'<path class="{kind} odd" d="M{x - 4} {_TOP - 9}h8l-4 7z">{title}</path>'
         else:
@@ -195,7 +213,10 @@ def _ranks(verdict: Verdict) -> Iterator[Sequence[str]]:
         most = farthest(*losses)
         counts = (str(len(each)) for each in losses)
         lasts = (f"{each[-1]:.8g}" if each else "-" for each in losses)
-        gap = "-" if most is None else f"{most:.3g}"
+        if most is None:
+            gap = "-"
+        else:
+            gap = f"{most:.3g}"
         yield str(number), *counts, *lasts, gap, str(firsts.get(number, "-"))
 
 
@@ -211,7 +232,9 @@ def _table(header: Sequence[str], given: Iterable[Sequence[str]]) -> str:
     rows = [*given]
     cells = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows[:_ROWS])
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    more = f"<p>{len(rows) - _ROWS} more rows are left out.</p>" if len(rows) > _ROWS else ""
+    more = ""
+    if len(rows) > _ROWS:
+        more = f"<p>{len(rows) - _ROWS} more rows are left out.</p>"
     body = "\n".join(f"<tr>{row}</tr>" for row in cells)
     return f"<table><tr>{head}</tr>\n{body}</table>{more}"
 

@@ -98,7 +98,9 @@ def read(run: Run, root: Path) -> list[Line]:
         acted = {name: done[name] for name in {**dict.fromkeys(known), **done} if done.get(name)}
         idle = tuple(name for name in known if name not in {*off, *acted, _UNSEEN})
         call = _call_at(place, root)
-        edit = _switched_off(call, idle) if acted and idle else ""
+        edit = ""
+        if acted and idle:
+            edit = _switched_off(call, idle)
         lines.append(Line(place, ast.unparse(call), acted, idle, edit))
     return lines
 
@@ -108,7 +110,9 @@ def _most(name: str, records: list[dict[str, Any]]) -> dict[str, Any]:
     all_done = [record["acted"][name] for record in records if name in record["acted"]]
     count = max(done["count"] for done in all_done)
     examples = dict.fromkeys(example for done in all_done for example in done["examples"])
-    return {"count": count, "examples": [*examples]} if count else {}
+    if count:
+        return {"count": count, "examples": [*examples]}
+    return {}
 
 
 def _call_at(place: str, root: Path) -> ast.Call:
@@ -136,9 +140,12 @@ def _words(name: str, count: int, examples: list[str]) -> str:
     """What a quirk did, in a few words: `zero gradients for 3 parameters (head.weight, ...)`."""
     words = _WORDS.get(name, f"{name.replace('_', ' ')} {{n}} time{{s}}{{named}}")
     shown = [*examples[:_SHOWN], *(["..."] if len(examples) > _SHOWN else [])]
-    named = f" ({', '.join(shown)})" if examples else ""
+    named = ""
+    if examples:
+        named = f" ({', '.join(shown)})"
     more = ""
     if "{named}" in words and name in _WORDS:
-        count, more = len(examples), " or more" if len(examples) >= _LISTED else ""
+        count = len(examples)
+        more = " or more" if len(examples) >= _LISTED else ""
     several = count != 1
     return words.format(n=f"{count}{more}", s="s" * several, es="es" * several, named=named)

@@ -110,9 +110,14 @@ class Run:
     @property
     def step_seconds(self) -> float | None:
         """The first rank's median."""
-        times = self.ranks[0].times if self.ranks else []
+        if self.ranks:
+            times = self.ranks[0].times
+        else:
+            times = []
         seconds = [after - before for before, after in itertools.pairwise(times)]
-        return statistics.median(seconds) if seconds else None
+        if seconds:
+            return statistics.median(seconds)
+        return None
 
     @property
     def aligned(self) -> list[str]:
@@ -143,7 +148,10 @@ class Run:
         """The squares of the norms of all parameters' `gradients` or `values` at a step, in the first rank's order."""
         found: dict[str, float] = {}
         for rank in self.ranks:
-            kept = getattr(rank, what)[step - 1] if step <= len(rank.names) else []
+            if step <= len(rank.names):
+                kept = getattr(rank, what)[step - 1]
+            else:
+                kept = []
             for name, square in zip(rank.names[step - 1] if kept else [], kept, strict=True):
                 found[name] = found.get(name, 0.0) + square
         return found

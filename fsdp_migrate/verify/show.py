@@ -15,7 +15,9 @@ from fsdp_migrate.views.terminal import say
 _ROWS = 24
 """Rows of the table at most; of a longer run the middle is left out."""
 
-_FEW, _WIDTH, _BARS = 4, 60, "▁▂▃▄▅▆▇█"
+_FEW = 4
+_WIDTH = 60
+_BARS = "▁▂▃▄▅▆▇█"
 """Of so few losses no curve is drawn; a curve has at most so many bars."""
 
 Row = tuple[str, str, str, str]
@@ -39,7 +41,9 @@ def show(
         say("".join(cells), err, **({} if same else {"fg": "yellow"}))
     for text in _curves(verdict):
         say(text, err)
-    link = page.resolve().as_uri() if page else "add --report FILE.html"
+    link = "add --report FILE.html"
+    if page:
+        link = page.resolve().as_uri()
     say(f"curves of losses and gradient norms, and the diff: {link}", err, dim=True)
     for text in verdict.seen(verbose):
         say(text, err, fg="yellow")
@@ -56,10 +60,18 @@ def _rows(verdict: Verdict) -> Iterator[Row]:
     steps = max(len(rank.squares) for run in runs for rank in run.ranks)
     both = itertools.zip_longest(*(run.backwards for run in runs), fillvalue=[])
     for (step, nth, several), (losses, others) in zip(longer, both, strict=True):
-        name = f"{step}.{nth}" if several > 1 else str(step)
+        if several > 1:
+            name = f"{step}.{nth}"
+        else:
+            name = str(step)
         name = name if step <= steps else "after"
         most = farthest(losses, others)
-        apart = "-" if most is None else f"{most:.2e}" if most else "0"
+        if most is None:
+            apart = "-"
+        elif most:
+            apart = f"{most:.2e}"
+        else:
+            apart = "0"
         yield name, _mean(losses), _mean(others), apart
 
 
@@ -70,7 +82,8 @@ def _curves(verdict: Verdict) -> Iterator[str]:
     numbers = [loss for losses in means.values() for loss in losses if math.isfinite(loss)]
     if len(numbers) <= 2 * _FEW:
         return
-    low, high = min(numbers), max(numbers)
+    low = min(numbers)
+    high = max(numbers)
     yield f"loss from {low:.4g} to {high:.4g}, the first step on the left"
     for name, losses in means.items():
         yield f"{name:>10}  {''.join(_bar(loss, low, high) for loss in _thinned(losses))}"
@@ -86,12 +99,17 @@ def _thinned(losses: list[float]) -> list[float]:
 def _bar(loss: float, low: float, high: float) -> str:
     if not math.isfinite(loss):
         return "?"
-    share = (loss - low) / (high - low) if high > low else 0.0
+    if high > low:
+        share = (loss - low) / (high - low)
+    else:
+        share = 0.0
     return _BARS[round(share * (len(_BARS) - 1))]
 
 
 def _mean(losses: list[float]) -> str:
-    return f"{sum(losses) / len(losses):.8f}" if losses else "-"
+    if losses:
+        return f"{sum(losses) / len(losses):.8f}"
+    return "-"
 
 
 def markdown(verdict: Verdict, name: str) -> str:

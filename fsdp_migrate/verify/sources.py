@@ -117,7 +117,8 @@ class Sources:
 
     def _followed(self, value: Value) -> Iterator[Value]:
         """An expression and all that its value is made of."""
-        waiting, seen = [(value, 0)], set()
+        waiting = [(value, 0)]
+        seen = set()
         while waiting:
             part, depth = waiting.pop()
             if id(part.node) in seen or depth > _DEPTH:
@@ -172,7 +173,9 @@ class Sources:
             return
         for module in self._modules:
             for call, around in module.calls.get(function.name, ()):
-                bound = names[1:] if names[:1] == ["self"] else names
+                bound = names
+                if names[:1] == ["self"]:
+                    bound = names[1:]
                 found = dict(zip(bound, call.args, strict=False))
                 found |= {k.arg: k.value for k in call.keywords if k.arg is not None}
                 if name in found:
@@ -222,7 +225,9 @@ class _Module:
 
     def _visit(self, node: ast.AST, function: ast.AST | None) -> None:
         for child in ast.iter_child_nodes(node):
-            inner = child if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+            inner = function
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                inner = child
             self._note(child, function)
             self._visit(child, inner)
 
@@ -256,7 +261,10 @@ class _Module:
             case ast.Attribute(attr=name):
                 self._attributes.setdefault(name, []).append(Value(value, function, self))
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                values = value.elts if isinstance(value, ast.Tuple | ast.List) else []
+                if isinstance(value, ast.Tuple | ast.List):
+                    values = value.elts
+                else:
+                    values = []
                 same = len(values) == len(targets)
                 for place, part in enumerate(targets):
                     self._bind(part, values[place] if same else value, function)
@@ -272,7 +280,10 @@ def _pieces(node: ast.expr) -> Iterator[str | ast.expr]:
                 else:
                     yield _literal(part)
         case ast.BinOp(left=ast.Constant(value=str() as text), op=ast.Mod(), right=right):
-            values = right.elts if isinstance(right, ast.Tuple) else [right]
+            if isinstance(right, ast.Tuple):
+                values = right.elts
+            else:
+                values = [right]
             yield from _filled(_SPECIFIER.split(text), values)
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str() as text), attr="format")):
             yield from _formatted(text, node)
@@ -297,7 +308,9 @@ def _argument(node: ast.expr) -> Iterator[str | ast.expr]:
 
 
 def _literal(node: ast.expr) -> str:
-    return str(node.value) if isinstance(node, ast.Constant) else ""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    return ""
 
 
 def _filled(texts: Sequence[str], values: Sequence[ast.expr]) -> Iterator[str | ast.expr]:

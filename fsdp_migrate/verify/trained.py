@@ -15,7 +15,8 @@ from fsdp_migrate.verify.compare import NORM_TOLERANCE, Comparison, Difference, 
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.values import Values
 
-PARAMETERS, BUFFERS = "last parameters", "last buffers"
+PARAMETERS = "last parameters"
+BUFFERS = "last buffers"
 
 
 def differences(
@@ -57,7 +58,9 @@ def differences(
 def _first(step: int, order: int, what: str, odd: list[tuple[str, float]]) -> Iterator[Difference]:
     if odd:
         name, distance = odd[0]
-        others = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
+        others = ""
+        if len(odd) > 1:
+            others = f" (and {len(odd) - 1} more)"
         text = f"{name} by up to {distance:.3g}{others}"
         yield Difference(step, order, -1, what, text, parameter=name)
 
@@ -69,7 +72,8 @@ def _rounded(comparison: Comparison, original: Run, migrated: Run) -> set[str]:
     if alike:
         return found
     for step in range(1, min(original.steps, migrated.steps) + 1):
-        one, other = original.squares("gradients", step), migrated.squares("gradients", step)
+        one = original.squares("gradients", step)
+        other = migrated.squares("gradients", step)
         if not one and not other:  # the records name the first steps' only
             return {name for rank in original.ranks for names in rank.names for name in names}
         names = one.keys() | other.keys()
@@ -80,7 +84,9 @@ def _rounded(comparison: Comparison, original: Run, migrated: Run) -> set[str]:
 def _largest(value: Any) -> float:
     """The largest element that is a number."""
     numbers = value[value.isfinite()]
-    return float(numbers.double().abs().max()) if numbers.numel() else 0.0
+    if numbers.numel():
+        return float(numbers.double().abs().max())
+    return 0.0
 
 
 def unused(name: str, original: Run, migrated: Run) -> bool:

@@ -82,11 +82,15 @@ def whole(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], str]:
     found: dict[str, Any] = {}
     missing: dict[str, int] = {}
     for part in parts:
-        name, value = part["name"], part["value"]
+        name = part["name"]
+        value = part["value"]
         if name not in found:
             found[name] = torch.empty(part["shape"], dtype=value.dtype)
             missing[name] = found[name].numel()
-        target = found[name].view(-1) if part["flat"] else found[name]
+        if part["flat"]:
+            target = found[name].view(-1)
+        else:
+            target = found[name]
         for dimension, start in enumerate(part["offsets"]):
             target = target.narrow(dimension, start, value.shape[dimension])
         target.copy_(value)
@@ -123,7 +127,9 @@ def first_differences(
 def _at_start(what: str, rank: int, odd: Iterable[tuple[str, str]]) -> Iterator[Difference]:
     found = [f"{name}: {text}" for name, text in odd]
     if found:
-        others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        others = ""
+        if len(found) > 1:
+            others = f" (and {len(found) - 1} more)"
         yield Difference(0, -1, rank, what, found[0] + others)
 
 
@@ -131,7 +137,9 @@ def _odd(one: Any, other: Any, tolerance: float) -> str:
     if one.shape != other.shape:
         return f"shape {list(one.shape)} against {list(other.shape)}"
     most = beyond(*_narrowed(one, other), tolerance)
-    return "" if most is None else f"by up to {most:.3g}"
+    if most is None:
+        return ""
+    return f"by up to {most:.3g}"
 
 
 def _narrowed(one: Any, other: Any) -> tuple[Any, Any]:
@@ -147,7 +155,8 @@ def last_differences(original: Values, migrated: Values) -> tuple[dict[str, floa
     for name, values in (("original", original), ("migrated", migrated)):
         if values.problem:
             return {}, f"last parameters of the {name} program: {values.problem}"
-    one, other = original.parameters, migrated.parameters
+    one = original.parameters
+    other = migrated.parameters
     if odd := sorted(one.keys() ^ other.keys()):
         return {}, f"last parameters: only one program has {odd[0]} ({len(odd)} such names)"
     for name, value in one.items():
@@ -161,15 +170,22 @@ def buffers_difference(original: Values, migrated: Values) -> tuple[float, str, 
 
     Buffers that only one program has are left out: FSDP2 needs none of FSDP1's, and may keep its own.
     """
-    most, place, dtypes = 0.0, "", ""
+    most = 0.0
+    place = ""
+    dtypes = ""
     for rank, (one, other) in enumerate(zip(original.buffers, migrated.buffers, strict=False)):
         for name in (name for name in one if name in other):
-            value, found = one[name], other[name]
+            value = one[name]
+            found = other[name]
             if found.dtype != value.dtype and not dtypes:
                 dtypes = f"{name} is {found.dtype}, {value.dtype} in the original"
-            distance = apart(value, found) if value.shape == found.shape else math.inf
+            if value.shape == found.shape:
+                distance = apart(value, found)
+            else:
+                distance = math.inf
             if not math.isnan(most) and not distance <= most:
-                most, place = distance, f"{name} on rank {rank}"
+                most = distance
+                place = f"{name} on rank {rank}"
     return most, place, dtypes
 
 
@@ -178,13 +194,17 @@ def odd_buffers(original: Values, migrated: Values, tolerance: float) -> dict[st
     found: dict[str, float] = {}
     for rank, (ones, others) in enumerate(zip(original.buffers, migrated.buffers, strict=False)):
         for name in (name for name in ones if name in others):
-            one, other = ones[name], others[name]
+            one = ones[name]
+            other = others[name]
             if one.shape != other.shape:
                 found[f"{name} on rank {rank}"] = math.inf
                 continue
             if tolerance:
                 one, other = _narrowed(one, other)
-            limit = max(tolerance, floor(str(one.dtype))) if tolerance else 0.0
+            if tolerance:
+                limit = max(tolerance, floor(str(one.dtype)))
+            else:
+                limit = 0.0
             if (most := beyond(one, other, limit)) is not None:
                 found[f"{name} on rank {rank}"] = most
     return found
@@ -192,14 +212,22 @@ def odd_buffers(original: Values, migrated: Values, tolerance: float) -> dict[st
 
 def apart(one: Any, other: Any) -> float:
     """The largest difference of two elements of tensors of one shape; NaN is equal to NaN."""
-    one, other = one.double(), other.double()
+    one = one.double()
+    other = other.double()
     same = (one == other) | (one.isnan() & other.isnan())
     differences = (one - other).abs().masked_fill(same, 0.0)
-    return float(differences.max()) if differences.numel() else 0.0
+    if differences.numel():
+        return float(differences.max())
+    return 0.0
 
 
 def beyond(one: Any, other: Any, tolerance: float, trained: float = 0.0) -> float | None:
     """How far two tensors are apart, if that is more than `trained` and the tolerance, relative to the largest element."""
     most = apart(one, other)
-    scale = float(one.double().abs().max()) if one.numel() else 0.0
-    return None if most <= max(tolerance * scale, trained if tolerance else 0.0) else most
+    if one.numel():
+        scale = float(one.double().abs().max())
+    else:
+        scale = 0.0
+    if most <= max(tolerance * scale, trained if tolerance else 0.0):
+        return None
+    return most

@@ -77,7 +77,9 @@ class Verdict(Comparison):
     @property
     def max_abs_param_diff(self) -> float | None:
         """The largest difference of two elements of the last parameters; None if not known."""
-        return None if self.parameters is None else largest(self.parameters.values())
+        if self.parameters is None:
+            return None
+        return largest(self.parameters.values())
 
     @property
     def odd_parameters(self) -> dict[str, float]:
@@ -110,12 +112,17 @@ class Verdict(Comparison):
     @property
     def cost(self) -> str:
         """Time and memory, a verdict of their own."""
-        why = "CUDA was emulated" if self.emulated else "the arithmetic is canonical"
-        before, after = self.original.step_seconds, self.migrated.step_seconds
+        why = "the arithmetic is canonical"
+        if self.emulated:
+            why = "CUDA was emulated"
+        before = self.original.step_seconds
+        after = self.migrated.step_seconds
         if not self.emulated and not self.canonical:
             if before and after is not None:
                 peaks = [run.peak_memory_bytes for run in (self.original, self.migrated)]
-                memory = f", peak memory {peaks[1] / peaks[0]:.2f} times" if peaks[0] else ""
+                memory = ""
+                if peaks[0]:
+                    memory = f", peak memory {peaks[1] / peaks[0]:.2f} times"
                 return f"time and memory: a step takes {after / before:.2f} times as long{memory}"
             why = "there are too few steps"
         return f"time and memory: not judged, {why}"
@@ -123,7 +130,8 @@ class Verdict(Comparison):
     @property
     def compared(self) -> Iterator[str]:
         """What was compared, equal or not."""
-        ranks, steps = self.original.ranks, counted(self.original.steps, "step")
+        ranks = self.original.ranks
+        steps = counted(self.original.steps, "step")
         losses = max((len(rank.losses) for rank in ranks), default=0)
         yield f"{counted(losses, 'loss')} on each of {counted(len(ranks), 'rank')}"
         yield f"the gradient norm and the learning rates of {steps}"
@@ -196,14 +204,21 @@ class Verdict(Comparison):
     def _line(self) -> str:
         if self.first is not None:
             return f"different: {self.first}; largest difference of a loss {self.max_abs_loss:.3g}"
-        how = "bitwise equal" if self.bitwise else f"equal within {self.tolerance:.3g} relative"
+        if self.bitwise:
+            how = "bitwise equal"
+        else:
+            how = f"equal within {self.tolerance:.3g} relative"
         finite = [sum(map(math.isfinite, rank.losses)) for rank in self.original.ranks]
         losses = max(finite, default=0)
         compared = f"{counted(losses, 'loss')} on {counted(len(self.original.ranks), 'rank')} {how}"
         same = f"same: {compared}, largest difference {self.max_abs_loss:.3g}"
-        differ = "differ" if len(self.printed) > 1 else "differs"
+        differ = "differs"
+        if len(self.printed) > 1:
+            differ = "differ"
         printed = f"; {counted(len(self.printed), 'printed line')} {differ}"
-        idle = "; clipping never acted" if clipping.unproved(self.original, self.migrated) else ""
+        idle = ""
+        if clipping.unproved(self.original, self.migrated):
+            idle = "; clipping never acted"
         return same + idle + (printed if self.printed else "")
 
     def to_json(self) -> dict[str, Any]:
@@ -273,4 +288,6 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+    if value is not None and math.isfinite(value):
+        return value
+    return None

@@ -31,4 +31,6 @@ def rendered(
         return render_html(report, steps)
     from fsdp_migrate.views import ci
 
-    return ci.render_sarif(report) if kind == "sarif" else ci.render_github(report)
+    if kind == "sarif":
+        return ci.render_sarif(report)
+    return ci.render_github(report)

@@ -87,7 +87,9 @@ def _rule(code: str) -> dict[str, Any]:
 
 
 def _notification(problem: Problem) -> dict[str, Any]:
-    region = {"startLine": problem.line} if problem.line else None
+    region = None
+    if problem.line:
+        region = {"startLine": problem.line}
     where = [_location(problem.path, region)]
     return {"level": "error", "message": {"text": problem.message}, "locations": where}
 
@@ -116,7 +118,9 @@ def _words(finding: Finding) -> str:
 
 
 def _level(finding: Finding) -> str:
-    return "error" if finding.action is Action.MANUAL else "warning"
+    if finding.action is Action.MANUAL:
+        return "error"
+    return "warning"
 
 
 def _command(level: str, place: dict[str, Any], message: str) -> str:

@@ -19,15 +19,20 @@ _ESCAPES = {
 
 def render_diff(changes: Sequence[Change]) -> bytes:
     """All changes as one patch."""
-    root = git.toplevel(Path.cwd()) if changes else None
+    root = None
+    if changes:
+        root = git.toplevel(Path.cwd())
     return b"".join(_file_diff(change, root) for change in changes)
 
 
 def _file_diff(change: Change, root: Path | None) -> bytes:
     name = _patch_name(change.path, root)
-    old, new = quote_name(f"a/{name}"), quote_name(f"b/{name}")
+    old = quote_name(f"a/{name}")
+    new = quote_name(f"b/{name}")
     # As git does it: a tab ends a name with spaces, lest its rest is taken for a time stamp.
-    end = b"\t" if b" " in old and not old.startswith(b'"') else b""
+    end = b""
+    if b" " in old and not old.startswith(b'"'):
+        end = b"\t"
     lines = [b"diff --git %b %b" % (old, new)]
     if change.is_new:
         lines += [b"new file mode 100644", b"--- /dev/null", b"+++ " + new + end]

@@ -30,7 +30,9 @@ def places(findings: Iterable[Finding]) -> str:
     named = list(dict.fromkeys(f"{each.path}:{each.line}" for each in sorted(findings)))
     shown = ", ".join(map(code, named[:_PLACES]))
     more = len(named) - _PLACES
-    return f"{shown} and {more} more" if more > 0 else shown
+    if more > 0:
+        return f"{shown} and {more} more"
+    return shown
 
 
 def folded(title: str, findings: Sequence[Finding], *, is_open: bool = False) -> Iterator[str]:

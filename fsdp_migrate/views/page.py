@@ -120,7 +120,10 @@ def _contents(path: str, report: Report) -> tuple[list[str], list[str]]:
         if shown_path(change.path) == path:
             return _lines(change.before), _lines(change.after)
     file = Path(path)
-    lines = _lines(file.read_bytes()) if file.is_file() else []
+    if file.is_file():
+        lines = _lines(file.read_bytes())
+    else:
+        lines = []
     return lines, lines
 
 

@@ -147,14 +147,19 @@ def _shown(form: str, verified: Mapping[str, object] | None) -> Iterator[str]:
     """What `verify` showed, or how to run it."""
     yield from ("### What `fsdp-migrate verify` showed", "")
     if verified is None:
-        chosen = "" if form == DEFAULT_FORM else f" --form {form}"
+        if form == DEFAULT_FORM:
+            chosen = ""
+        else:
+            chosen = f" --form {form}"
         command = f"fsdp-migrate verify SCRIPT{chosen} -- ARGUMENTS"
         yield f"Not run yet: `{command}` trains both programs and compares them."
     else:
         mark = "✅" if verified["equal"] else "❌"
         yield f"{mark} {escaped(str(verified['line']))}"
         environment = verified.get("environment")
-        started = environment.get("command") if isinstance(environment, dict) else None
+        started = None
+        if isinstance(environment, dict):
+            started = environment.get("command")
         if started:
             yield from ("", f"By {code(str(started))}")
     yield ""
@@ -187,7 +192,9 @@ def _no_longer_needed(findings: Iterable[Finding]) -> Iterator[str]:
 def _files(report: Report, findings: Iterable[Finding]) -> Iterator[str]:
     """A row for each file."""
     changed = {in_repository(shown_path(change.path)) for change in report.changes}
-    done = "rewritten" if report.wrote else "would be rewritten"
+    done = "would be rewritten"
+    if report.wrote:
+        done = "rewritten"
     yield from ("| file | rewritten | runtime | needs you | |", "|---|--:|--:|--:|---|")
     for path, group in groupby(sorted(findings), key=lambda finding: finding.path):
         counts = Counter(finding.action for finding in group)

@@ -22,7 +22,9 @@ def _colour() -> bool | None:
         return False
     if os.environ.get("FORCE_COLOR"):
         return True
-    return False if os.environ.get("TERM") == "dumb" else None
+    if os.environ.get("TERM") == "dumb":
+        return False
+    return None
 
 
 def is_terminal() -> bool:

@@ -67,7 +67,9 @@ def _places(first: Finding, others: Sequence[Finding]) -> str:
         is_same = each.path == first.path
         places.append(f"line {each.line}" if is_same else f"{_name(each.path)}:{each.line}")
     more = len(others) - len(places)
-    ending = f" and {more} more (-v lists them)" if more else ""
+    ending = ""
+    if more:
+        ending = f" and {more} more (-v lists them)"
     return f"{', '.join(places)}{ending}"
 
 
@@ -139,11 +141,17 @@ ASSUMPTION = "FSDP003"  # what `--form torch` assumes
 
 def summary(report: Report) -> str:
     """How many constructs were found and how they are handled, in one sentence."""
-    known = f" {counted(report.known, 'finding')} more in the baseline." if report.known else ""
+    if report.known:
+        known = f" {counted(report.known, 'finding')} more in the baseline."
+    else:
+        known = ""
     if report.marked:
         known += f" {counted(report.marked, 'finding')} marked by a comment: remove it when done."
     if not report.findings:
-        read = "what could be read" if report.errors else counted(report.files, "file")
+        if report.errors:
+            read = "what could be read"
+        else:
+            read = counted(report.files, "file")
         return f"No {'new ' if known else ''}FSDP1 of torch in {read}.{known}"
     assumed = [finding for finding in report.findings if _is_assumed(finding)]
     uses = counted(len(report.findings) - len(assumed), "use")
@@ -154,11 +162,15 @@ def summary(report: Report) -> str:
     if rewritten:
         parts.append(f"{rewritten} {'' if report.wrote else 'to be '}rewritten for FSDP2")
     if runtime:
-        how = "unchanged" if report.form == "torch" else "through fsdp_migrate.runtime"
+        how = "through fsdp_migrate.runtime"
+        if report.form == "torch":
+            how = "unchanged"
         parts.append(f"{runtime} {how}")
     parts.append(f"{_needs(manual)} you{_severities(report.manual)}")
     assumptions = len({finding.message for finding in assumed})
-    under = f" Under {counted(assumptions, 'assumption')} ({ASSUMPTION})." if assumed else ""
+    under = ""
+    if assumed:
+        under = f" Under {counted(assumptions, 'assumption')} ({ASSUMPTION})."
     return f"{uses} of FSDP1 in {files}: {', '.join(parts)}.{under}{known}"
 
 
@@ -169,14 +181,18 @@ def _is_assumed(finding: Finding) -> bool:
 def _needs(number: int) -> str:
     if number == 1:
         return "1 needs"
-    return f"{number} need" if number else "none needs"
+    if number:
+        return f"{number} need"
+    return "none needs"
 
 
 def _severities(findings: Iterable[Finding]) -> str:
     """` (2 silent, 1 raises)`."""
     counts = Counter(finding.severity for finding in findings)
     parts = [f"{counts[each]} {each.value}" for each in Severity if counts[each]]
-    return f" ({', '.join(parts)})" if parts else ""
+    if parts:
+        return f" ({', '.join(parts)})"
+    return ""
 
 
 def next_steps(
@@ -185,9 +201,16 @@ def next_steps(
     """What to do now and the command for it; nothing where nothing is left to do."""
     manual = report.manual
     # pre-commit names every file
-    own = shlex.join(map(printable, paths)) if len(paths) <= 5 else "PATH..."
-    chosen = "" if form == DEFAULT_FORM else f" --form {form}"
-    script = own if len(paths) == 1 and paths[0].endswith(".py") else "SCRIPT"
+    own = "PATH..."
+    if len(paths) <= 5:
+        own = shlex.join(map(printable, paths))
+    if form == DEFAULT_FORM:
+        chosen = ""
+    else:
+        chosen = f" --form {form}"
+    script = "SCRIPT"
+    if len(paths) == 1 and paths[0].endswith(".py"):
+        script = own
     steps = []
     rules = Counter(finding.code for finding in manual)
     for code, number in rules.most_common(3):
@@ -216,7 +239,9 @@ def next_steps(
 def _finding_line(finding: Finding) -> str:
     place = click.style(f"{_name(finding.path)}:{finding.line}:{finding.column}", bold=True)
     code = click.style(finding.code, fg=_COLOURS[finding.action], bold=True)
-    mark = f" [{finding.severity.value}]" if finding.severity else ""
+    mark = ""
+    if finding.severity:
+        mark = f" [{finding.severity.value}]"
     construct = printable(finding.construct)
     return f"{place} {code} `{construct}`: {printable(finding.message)}{mark}"
 
@@ -224,12 +249,16 @@ def _finding_line(finding: Finding) -> str:
 def _name(path: str) -> str:
     """A path at the start of a line: CI systems take `::error ...` and `##...` there for commands."""
     name = printable(path)
-    return f"./{name}" if name.lstrip().startswith(("::", "##")) else name
+    if name.lstrip().startswith(("::", "##")):
+        return f"./{name}"
+    return name
 
 
 def _place(problem: Problem) -> str:
     name = _name(problem.path)
-    return f"{name}:{problem.line}" if problem.line else name
+    if problem.line:
+        return f"{name}:{problem.line}"
+    return name
 
 
 def _counts(counts: Counter[Action]) -> str:

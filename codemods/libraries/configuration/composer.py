@@ -47,7 +47,9 @@ def settings_in(root: Value) -> Iterator[tuple[Entry, Mapping]]:
     for home in mappings(root):
         parallel = home.key("parallelism_config")
         inner = parallel.value if parallel else None
-        entry = inner.key("fsdp") if isinstance(inner, Mapping) else None
+        entry = None
+        if isinstance(inner, Mapping):
+            entry = inner.key("fsdp")
         if entry is None and _is_composers(home):
             entry = home.key("fsdp_config")
         if entry is not None and isinstance(entry.value, Mapping):
@@ -79,11 +81,9 @@ def said_of(settings: Mapping, project: Project, *, is_python: bool = False) -> 
     strategy = table.strategy_of(settings.data("sharding_strategy", "FULL_SHARD"))
     if strategy == "NO_SHARD":
         return "Selects FSDP1 in Composer. Remove these settings: Composer then uses DistributedDataParallel, as NO_SHARD did."
-    how = (
-        "pass `FSDP2Config(...)` of `composer.utils`"
-        if is_python
-        else "launch with `FSDP_VERSION=2`"
-    )
+    how = "launch with `FSDP_VERSION=2`"
+    if is_python:
+        how = "pass `FSDP2Config(...)` of `composer.utils`"
     said = f"Selects FSDP1 in Composer. With Composer 0.31 or newer {how}, and write {_written(settings, strategy)}"
     gone = [name for name in ignored if name != "sharding_strategy"]
     if gone:

@@ -45,7 +45,8 @@ class _Writer:
     """The edits of one mapping."""
 
     def __init__(self, text: str, mapping: Mapping) -> None:
-        self.text, self.mapping = text, mapping
+        self.text = text
+        self.mapping = mapping
         self.newline = "\r\n" if "\r\n" in text else "\n"
 
     def lines(self, changes: Sequence[Change]) -> Iterator[Edit]:
@@ -84,7 +85,8 @@ class _Writer:
     def items(self, changes: Sequence[Change]) -> list[Edit]:
         """Between commas. LibCST reads what is around the entries, for which names stand: those of YAML are no Python."""
         entries, (start, end) = self.mapping.entries, self.mapping.span
-        sign, edits = "=" if self.mapping.style == "call" else ":", list[Edit]()
+        sign = "=" if self.mapping.style == "call" else ":"
+        edits = list[Edit]()
         names = {entry: f"_entry{place}_{sign}_" for place, entry in enumerate(entries)}
         stands = [Edit(*entry.span, name) for entry, name in names.items()]
         items = read(spliced(self.text, stands, start, end))
@@ -110,11 +112,16 @@ class _Writer:
 
     def pair(self, key: str, value: Data, indent: str = "") -> str:
         """A setting as the mapping would write it."""
-        style, entries = self.mapping.style, self.mapping.entries
+        style = self.mapping.style
+        entries = self.mapping.entries
         if style == "call":
             return f"{key}={_literal(value, 'dict')}"
-        quote = self.text[entries[0].span[0]] if entries else ""
-        name = f"{quote}{key}{quote}" if quote in ("'", '"') else key
+        quote = ""
+        if entries:
+            quote = self.text[entries[0].span[0]]
+        name = key
+        if quote in ("'", '"'):
+            name = f"{quote}{key}{quote}"
         if style == "block" and isinstance(value, Dictionary):
             inner = (f"{self.newline}{indent}  {k}: {_literal(v, style)}" for k, v in value.items())
             return f"{name}:{''.join(inner)}"
@@ -139,7 +146,10 @@ class _Writer:
 
 def _leaves(value: Value) -> Iterator[Span]:
     """The places of values that hold no others."""
-    inner = value.items if isinstance(value, Listing) else []
+    if isinstance(value, Listing):
+        inner = value.items
+    else:
+        inner = []
     if isinstance(value, Mapping):
         inner = [entry.value for entry in value.entries]
     for each in inner:
@@ -164,5 +174,9 @@ def _literal(value: Data, style: str) -> str:
         return "[" + ", ".join(_literal(item, style) for item in value) + "]"
     if isinstance(value, str):
         plain = not quoted and _WORD.fullmatch(value)
-        return value if plain else json.dumps(value, ensure_ascii=False)
-    return repr(value) if style == "dict" else json.dumps(value)
+        if plain:
+            return value
+        return json.dumps(value, ensure_ascii=False)
+    if style == "dict":
+        return repr(value)
+    return json.dumps(value)

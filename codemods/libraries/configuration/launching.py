@@ -86,7 +86,9 @@ def of_words(words: Sequence[str], project: Project) -> Iterator[tuple[int, Line
 def said_of(variable: str, value: str, project: Project) -> str:
     """What to write for a variable of the environment; "" where it is no setting of FSDP1."""
     found = _FLAG.fullmatch(f"{variable}={value}")
-    return _said_of(found, "", project) if found and found["flag"] is None else ""
+    if found and found["flag"] is None:
+        return _said_of(found, "", project)
+    return ""
 
 
 def is_left_out(variable: str) -> bool:
@@ -122,7 +124,10 @@ def _is_strategy(name: str, text: str) -> bool:
 
 def _is_second(text: str, start: int, end: int, is_script: bool) -> bool:
     """Whether a command is for version 2: by its own flags, or by what a script exports, or a workflow sets anywhere."""
-    whole = _EXPORTED.search(text) if is_script else _SECOND.search(text)
+    if is_script:
+        whole = _EXPORTED.search(text)
+    else:
+        whole = _SECOND.search(text)
     return bool(whole or _SECOND.search(text, start, end))
 
 
@@ -133,8 +138,12 @@ def _commands(text: str) -> Iterator[tuple[int, int]]:
         before = text.rfind("\n", end, found.start())
         while text.endswith(("\\", "\\\r"), end, max(before, end)):
             before = text.rfind("\n", end, before)
-        start, last = max(before + 1, end), _END.search(text, found.end())
-        end = last.start() if last else len(text)
+        start = max(before + 1, end)
+        last = _END.search(text, found.end())
+        if last:
+            end = last.start()
+        else:
+            end = len(text)
         yield start, end
 
 
@@ -154,12 +163,20 @@ def _said(name: str, value: str, *, is_flag: bool) -> str:
     if name == "use_fsdp":
         kept = _setting(is_flag, "state_dict_type", "FULL_STATE_DICT")
         said = f"Selects FSDP1 by default. Add `{version}`, and `{kept}` if no type of state dict is set."
-        return "" if value.lower() in ("false", "0") else said
+        if value.lower() in ("false", "0"):
+            return ""
+        return said
     if name == "version":
-        return "Selects FSDP1. Write `2`." if value == "1" else ""
+        if value == "1":
+            return "Selects FSDP1. Write `2`."
+        return ""
     if name == "state_dict_type":
-        return table.LOCAL if value.upper() in ("LOCAL_STATE_DICT", "2") else ""
-    return _said_of_strategy(name, value, is_flag=is_flag) if name in _STRATEGIES else ""
+        if value.upper() in ("LOCAL_STATE_DICT", "2"):
+            return table.LOCAL
+        return ""
+    if name in _STRATEGIES:
+        return _said_of_strategy(name, value, is_flag=is_flag)
+    return ""
 
 
 def _said_of_strategy(name: str, value: str, *, is_flag: bool) -> str:
@@ -167,7 +184,9 @@ def _said_of_strategy(name: str, value: str, *, is_flag: bool) -> str:
     strategy = table.strategy_of(value)
     if strategy is None:
         is_unknown = bool(value) and name == "sharding_strategy"
-        return f"This is a setting of FSDP1. Instead, {table.STRATEGY}." if is_unknown else ""
+        if is_unknown:
+            return f"This is a setting of FSDP1. Instead, {table.STRATEGY}."
+        return ""
     if strategy == "NO_SHARD":
         return table.UNSHARDED
     freed = str(table.reshards(strategy)).lower()
@@ -179,8 +198,12 @@ def _said_of_trainer(words: list[str], command: str, project: Project) -> str:
     """What to write for transformers' `--fsdp`, whose words the releases read in different ways."""
     strategies = [strategy for word in words if (strategy := table.strategy_of(word))]
     if not words or "NO_SHARD" in strategies:
-        return table.UNSHARDED if words else ""
-    strategy = strategies[0] if strategies else "FULL_SHARD"
+        if words:
+            return table.UNSHARDED
+        return ""
+    strategy = "FULL_SHARD"
+    if strategies:
+        strategy = strategies[0]
     freed = table.reshards(strategy)
     mesh = _of_mesh(strategy)
     if old := project.too_old_for_trainer(str(freed).lower()):
@@ -188,7 +211,9 @@ def _said_of_trainer(words: list[str], command: str, project: Project) -> str:
     path = _PATH.search(command)
     if path:
         said = f"Selects FSDP1. Write version 2 into `{path[1]}`, and `reshard_after_forward: {str(freed).lower()}`."
-        return "" if project.is_second(path[1]) and not mesh else f"{said}{mesh}"
+        if project.is_second(path[1]) and not mesh:
+            return ""
+        return f"{said}{mesh}"
     # Each release reads the words; 5.24.0 refuses `--fsdp true`.
     settings = json.dumps({"version": 2, "reshard_after_forward": freed})
     return f"Selects FSDP1. Keep it, and add `--fsdp_config '{settings}'`.{mesh}"
@@ -202,4 +227,6 @@ def _of_mesh(strategy: str) -> str:
 
 def _setting(is_flag: bool, name: str, value: str) -> str:
     """A setting of FSDP2 as a flag or a variable, like what was found."""
-    return f"--fsdp_{name} {value}" if is_flag else f"FSDP_{name.upper()}={value}"
+    if is_flag:
+        return f"--fsdp_{name} {value}"
+    return f"FSDP_{name.upper()}={value}"

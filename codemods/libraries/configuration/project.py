@@ -38,11 +38,14 @@ class Project:
     """The project that a file with settings is part of; of text without a file nothing is known."""
 
     def __init__(self, file: Path | None = None, pins: Pins | None = None) -> None:
-        self._file, self._pins = file, pins or Pins()
+        self._file = file
+        self._pins = pins or Pins()
 
     def takes(self, library: str) -> Releases:
         """The releases of a library that the project takes."""
-        return self._pins.releases(self._file, library) if self._file else Releases()
+        if self._file:
+            return self._pins.releases(self._file, library)
+        return Releases()
 
     @property
     def has_flag(self) -> bool:
@@ -90,13 +93,19 @@ class Project:
 
     def is_second(self, name: str) -> bool:
         """Whether a JSON file that settings name is there and is version 2."""
-        folders = [self._file.parent, *self._file.parents] if self._file else []
+        if self._file:
+            folders = [self._file.parent, *self._file.parents]
+        else:
+            folders = []
         for folder in folders[:6]:
             try:
                 settings = json.loads((folder / name).read_text("utf-8"))
             except (OSError, ValueError):
                 continue
-            given = settings if isinstance(settings, dict) else {}
+            if isinstance(settings, dict):
+                given = settings
+            else:
+                given = {}
             return str(given.get("version", given.get("fsdp_version"))) == "2"
         return False
 

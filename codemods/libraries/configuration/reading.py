@@ -54,13 +54,15 @@ class _Yaml:
 
         self.text = text
         self._known: dict[object, Value] = {}
-        self._construct, self._error = SafeConstructor().construct_object, ConstructorError
+        self._construct = SafeConstructor().construct_object
+        self._error = ConstructorError
 
     def value(self, node: Any) -> Value:
         """The tree of a node; an alias leads to the tree of its anchor."""
         if node in self._known:
             return self._known[node]
-        start, end = node.start_mark.index, node.end_mark.index
+        start = node.start_mark.index
+        end = node.end_mark.index
         while end > start and self.text[end - 1].isspace():  # a block ends where the next begins
             end -= 1
         if node.id == "mapping":
@@ -86,9 +88,13 @@ class _Yaml:
         if key.id != "scalar":
             return
         if key.tag == "tag:yaml.org,2002:merge":
-            sources = value.items if isinstance(value, Listing) else [value]
+            if isinstance(value, Listing):
+                sources = value.items
+            else:
+                sources = [value]
             mapping.merged += [source for source in sources if isinstance(source, Mapping)]
-        start, end = key.start_mark.index, value.span[1]
+        start = key.start_mark.index
+        end = value.span[1]
         alias = _ALIAS.match(self.text, key.end_mark.index)
         if alias:
             end = alias.end()

@@ -87,7 +87,9 @@ def flat_section(settings: Mapping) -> Section | None:
     strategy = settings.get("sharding_strategy")
     is_one = own and names <= table.KEPT | table.REMOVED.keys() and is_first(settings)
     is_one = is_one and (strategy is None or table.strategy_of(strategy.data) is not None)
-    return Section(rules.TRANSFORMERS, settings, None, settings) if is_one else None
+    if is_one:
+        return Section(rules.TRANSFORMERS, settings, None, settings)
+    return None
 
 
 def is_first(settings: Mapping) -> bool:

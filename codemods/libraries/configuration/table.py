@@ -112,7 +112,9 @@ def strategy_of(data: Data) -> str | None:
     text = str(data).upper().removeprefix("_")
     if text.isdecimal() and 1 <= int(text) <= len(STRATEGIES):
         return STRATEGIES[int(text) - 1]
-    return text if text in STRATEGIES else None
+    if text in STRATEGIES:
+        return text
+    return None
 
 
 def is_on(data: Data) -> bool:
@@ -127,6 +129,13 @@ def reshards(strategy: str) -> bool:
 
 def options_of(data: Data) -> list[str]:
     """The options in transformers' `fsdp`, a string or a list; none if it is something else."""
-    words = data.split() if isinstance(data, str) else data if isinstance(data, list) else []
+    if isinstance(data, str):
+        words = data.split()
+    elif isinstance(data, list):
+        words = data
+    else:
+        words = []
     known = all(isinstance(word, str) and word in OPTIONS for word in words)
-    return words if known else []
+    if known:
+        return words
+    return []

@@ -39,7 +39,9 @@ def translate(section: Section, project: Project) -> list[Said]:
             "Not changed because of one setting in it, so it still selects FSDP1. "
             "Change that setting, then run fsdp-migrate again.",
         )
-        return [why] if why.place is section.place else [whole, why]
+        if why.place is section.place:
+            return [why]
+        return [whole, why]
 
 
 class _Translation:
@@ -47,7 +49,10 @@ class _Translation:
         self.section, self.rule, self.home = section, section.rule, section.home
         self.project = project
         self.has_list = self.rule == rules.AXOLOTL and project.has_list
-        is_new = project.has_settings if self.rule == rules.AXOLOTL else project.has_flag
+        if self.rule == rules.AXOLOTL:
+            is_new = project.has_settings
+        else:
+            is_new = project.has_flag
         self.has_words = self.rule in (rules.AXOLOTL, rules.TRANSFORMERS) and not is_new
         self.settings = section.settings or tree.Mapping("flow", (0, 0))
         self.words = table.options_of(self.home.data("fsdp"))
@@ -56,7 +61,10 @@ class _Translation:
         keys = [entry.key for entry in self.settings.all() if entry.name != "version"]
         prefixed = any(key.startswith("fsdp_") for key in keys) or not (keys or self.words)
         prefixed |= self.has_list  # those releases read no other spelling
-        self.prefix = "fsdp_" if prefixed and self.rule != rules.PLUGIN else ""
+        if prefixed and self.rule != rules.PLUGIN:
+            self.prefix = "fsdp_"
+        else:
+            self.prefix = ""
 
     def run(self) -> list[Said]:
         if self.settings.is_open:
@@ -88,7 +96,10 @@ class _Translation:
         return self.said
 
     def say(self, change: tree.Change, message: str) -> None:
-        place = self.section.place if isinstance(change, tree.Add) else change.entry
+        if isinstance(change, tree.Add):
+            place = self.section.place
+        else:
+            place = change.entry
         self.said.append(Said(place, message, change))
 
     @property
@@ -97,7 +108,8 @@ class _Translation:
 
     def strategy(self) -> str | None:
         """The strategy that is set, by name; None if none is."""
-        entry, data = self.strategy_entry, None
+        entry = self.strategy_entry
+        data = None
         found = {name for word in self.words if (name := table.strategy_of(word))}
         if entry is not None and str(data := entry.data).lower() not in ("true", "false"):
             name = table.strategy_of(data)
@@ -117,7 +129,10 @@ class _Translation:
         freed = _shown(table.reshards(strategy or "FULL_SHARD"))
         is_trainers = self.rule == rules.TRANSFORMERS
         project = self.project
-        old = project.too_old_for_trainer(freed) if is_trainers else project.too_old(self.rule)
+        if is_trainers:
+            old = project.too_old_for_trainer(freed)
+        else:
+            old = project.too_old(self.rule)
         if old:
             raise Stays(None, old)
 
@@ -159,7 +174,8 @@ class _Translation:
 
     def reshard(self, strategy: str | None) -> None:
         """The other half of a strategy: whether parameters are freed after the forward."""
-        key, entry = f"{self.prefix}reshard_after_forward", self.strategy_entry
+        key = f"{self.prefix}reshard_after_forward"
+        entry = self.strategy_entry
         other = self.settings.get("reshard_after_forward")
         if entry is None:
             if self.words:
@@ -175,10 +191,8 @@ class _Translation:
 
     def objects(self) -> None:
         """What only Python can give: objects of torch's FSDP1."""
-        policy, precision = (
-            self.settings.get("auto_wrap_policy"),
-            self.settings.get("mixed_precision_policy"),
-        )
+        policy = self.settings.get("auto_wrap_policy")
+        precision = self.settings.get("mixed_precision_policy")
         if policy is not None and not isinstance(policy.data, str | None):
             raise Stays(policy, table.POLICY)
         if precision is not None and isinstance(precision.data, tree.Code):
@@ -194,7 +208,8 @@ class _Translation:
 
     def switch(self) -> None:
         """transformers' `fsdp` says whether FSDP is used at all; all else is in `fsdp_config`."""
-        entry, path = self.home.get("fsdp"), self.home.data("fsdp_config")
+        entry = self.home.get("fsdp")
+        path = self.home.data("fsdp_config")
         is_path = isinstance(path, str) and bool(path)
         if self.rule == rules.TRANSFORMERS:
             self.moved(is_path)
@@ -206,7 +221,9 @@ class _Translation:
             self.units()
             return
         if "offload" in self.words and not self.settings.get("cpu_offload", "offload_params"):
-            name = "offload_params" if self.rule == rules.AXOLOTL else "cpu_offload"
+            name = "cpu_offload"
+            if self.rule == rules.AXOLOTL:
+                name = "offload_params"
             self.added[f"{self.prefix}{name}"] = True
         if self.rule == rules.AXOLOTL:
             self.units()
@@ -262,7 +279,10 @@ class _Translation:
         if not self.has_words:
             return ""
         is_fifth = self.project.takes("transformers").all_since(TRANSFORMERS_VERSION)
-        said = "" if is_fifth else f" {table.SINCE[self.rule]}"
+        if is_fifth:
+            said = ""
+        else:
+            said = f" {table.SINCE[self.rule]}"
         return f"{said} {table.SAVES}"
 
     def unsharded(self) -> None:
@@ -310,4 +330,6 @@ class _Translation:
 
 
 def _shown(value: tree.Data) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

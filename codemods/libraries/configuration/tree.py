@@ -72,7 +72,9 @@ class Mapping:
     def data(self, name: str, default: Data = None) -> Data:
         """The value of a name in any spelling; `default` where it is not set."""
         entry = self.get(name)
-        return default if entry is None else entry.data
+        if entry is None:
+            return default
+        return entry.data
 
 
 @dataclass(eq=False)
@@ -92,7 +94,9 @@ class Entry:
     @property
     def name(self) -> str:
         """The key without the prefix `fsdp_`: Accelerate and transformers read both."""
-        return self.key.removeprefix("fsdp_") if self.key != "fsdp_config" else self.key
+        if self.key != "fsdp_config":
+            return self.key.removeprefix("fsdp_")
+        return self.key
 
 
 Value = Mapping | Listing | Scalar
@@ -128,7 +132,8 @@ Change = Remove | Replace | Add
 
 def mappings(root: Value, seen: set[Value] | None = None) -> Iterator[Mapping]:
     """The mappings of a tree, each once, outer ones first."""
-    seen = set() if seen is None else seen
+    if seen is None:
+        seen = set()
     if root in seen or isinstance(root, Scalar):
         return
     seen.add(root)

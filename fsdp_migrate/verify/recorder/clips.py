@@ -86,4 +86,6 @@ def _limit(arguments: dict[str, Any]) -> str:
         return f"{float(arguments['clip_value']):.6g} of each value"
     order = float(arguments.get("norm_type", 2.0))
     text = f"{float(arguments['max_norm']):.6g}"
-    return text if order == 2 else f"{text} of the norm of order {order:g}"
+    if order == 2:
+        return text
+    return f"{text} of the norm of order {order:g}"

@@ -55,7 +55,9 @@ def install(distributed: Any) -> tuple[Counter[str], Counter[str]]:
 def _bytes(argument: Any) -> int:
     if isinstance(argument, torch.Tensor):
         return argument.numel() * argument.element_size()
-    return sum(map(_bytes, argument)) if isinstance(argument, (list, tuple)) else 0
+    if isinstance(argument, (list, tuple)):
+        return sum(map(_bytes, argument))
+    return 0
 
 
 def peak_bytes() -> int:
@@ -68,4 +70,6 @@ def peak_bytes() -> int:
     except ImportError:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    if sys.platform == "darwin":
+        return peak
+    return peak * 1024

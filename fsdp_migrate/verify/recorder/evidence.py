@@ -70,7 +70,8 @@ def told_by_runtime(copies: Copies) -> dict[str, list[dict[str, Any]]]:
         quirks: one for each `with like_fsdp1(model)` that ran: its place, what it did, and the names of all quirks.
         said: one for each warning of what means something else than under FSDP1: its place, rule and text.
     """
-    quirks, said = [], []
+    quirks = []
+    said = []
     for own in _modules("in_place", "like_fsdp1", "records"):
         parameters = inspect.signature(own["like_fsdp1"]).parameters.values()
         known = [p.name for p in parameters if isinstance(p.default, bool)]
@@ -83,7 +84,10 @@ def told_by_runtime(copies: Copies) -> dict[str, list[dict[str, Any]]]:
 def _modules(name: str, *functions: str) -> Iterator[dict[str, Any]]:
     """The contents of modules of a package that have this name and these functions."""
     for full, module in [*sys.modules.items()]:
-        own = vars(module) if full.endswith(f".{name}") and module is not None else {}
+        if full.endswith(f".{name}") and module is not None:
+            own = vars(module)
+        else:
+            own = {}
         if all(callable(own.get(function)) for function in functions):
             yield own
 

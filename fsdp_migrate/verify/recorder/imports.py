@@ -77,13 +77,18 @@ class Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
         for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None) if finder is not self else None
+            find = None
+            if finder is not self:
+                find = getattr(finder, "find_spec", None)
             if find is not None and (spec := find(fullname, path, target)) is not None:
                 return self._moved(spec)
         return None
 
     def _moved(self, spec: ModuleSpec) -> ModuleSpec:
-        origin = self._copies.of(spec.origin) if spec.origin and spec.has_location else ""
+        if spec.origin and spec.has_location:
+            origin = self._copies.of(spec.origin)
+        else:
+            origin = ""
         if origin and not os.path.exists(origin):
             return spec  # git ignores it, as it does what a build leaves in place
         places = self._places(spec.submodule_search_locations)

@@ -69,7 +69,9 @@ def fsdp2_groups(module: nn.Module) -> list[Any]:
     if hasattr(state, "_fsdp_param_groups"):  # torch >= 2.12
         return list(state._fsdp_param_groups)
     group = getattr(state, "_fsdp_param_group", None)
-    return [] if group is None else [group]
+    if group is None:
+        return []
+    return [group]
 
 
 def gathered(module: nn.Module) -> list[torch.Tensor]:
@@ -84,7 +86,9 @@ def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], boo
     flat = handle.flat_param
     # A sharded unit has copies under HYBRID_SHARD only, in the other nodes' groups; an unsharded
     # one in its whole group.
-    group = getattr(module, "_inter_node_pg", None) if handle.uses_sharded_strategy else None
+    group = None
+    if handle.uses_sharded_strategy:
+        group = getattr(module, "_inter_node_pg", None)
     if not handle.uses_sharded_strategy:
         group = handle.process_group
     holding = Holding(1 if group is None else group.size())
@@ -92,7 +96,10 @@ def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], boo
     holding.readable = all(getattr(flat, "_contiguities", ()))
     holding.first = group is None or group.rank() == 0
     for index, info in enumerate(flat._shard_param_infos):
-        owner = flat if flat._params is None else flat._params[index]
+        if flat._params is None:
+            owner = flat
+        else:
+            owner = flat._params[index]
         if not info.in_shard or not wanted(owner):
             continue
         start = info.offset_in_shard
@@ -115,7 +122,9 @@ def _reader(flat: Any, index: int, start: int, count: int) -> Callable[[], torch
         # `_local_shard` is the shard in full precision, whatever form the unit is in just now.
         # Before the first forward there is none, and the parameter is the shard.
         shard: torch.Tensor = getattr(flat, "_local_shard", flat).detach()
-        original = flat._params[index].detach() if flat._params is not None else shard
+        original = shard
+        if flat._params is not None:
+            original = flat._params[index].detach()
         # `p.data = x` takes it out of the shard: FSDP1 writes it back in the next forward.
         if original.shape == (count,) and original.dtype == shard.dtype:
             return original
@@ -131,8 +140,10 @@ def single(name: str, parameter: torch.Tensor, processes: int, rank: int) -> Hol
         whole = tuple(tensor.shape), (0,) * tensor.dim(), False
         part = Part(name, *whole, tensor.detach, id(parameter))
         return Holding(processes, [part], first=rank == 0)
-    mesh, coordinate = tensor.device_mesh, tensor.device_mesh.get_coordinate()
-    copies, first = 1, coordinate is not None
+    mesh = tensor.device_mesh
+    coordinate = tensor.device_mesh.get_coordinate()
+    copies = 1
+    first = coordinate is not None
     for dimension, placement in enumerate(tensor.placements):
         if placement.is_replicate():
             copies *= mesh.size(dimension)

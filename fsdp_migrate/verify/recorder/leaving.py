@@ -64,7 +64,8 @@ class Departure:
             kept = [frame for frame in part.stack if not frame.filename.startswith(_HERE)]
             part.stack = traceback.StackSummary.from_list(kept)
             part = part.__cause__ or part.__context__  # type: ignore[assignment]
-        self.failure, self.status = "".join(whole.format()), self.status or 1
+        self.failure = "".join(whole.format())
+        self.status = self.status or 1
 
     def leaves(self, status: int | None = None) -> None:
         """The process leaves now: with this status, or where that is None with one that Python knows."""
@@ -118,7 +119,10 @@ class _Exit(SystemExit):
     def __new__(cls, *args: Any) -> _Exit:
         main = threading.current_thread() is threading.main_thread()
         if args and args[0] not in (None, 0) and main and not cls.departure.over:
-            cls.departure.status = args[0] if isinstance(args[0], int) else 1
+            if isinstance(args[0], int):
+                cls.departure.status = args[0]
+            else:
+                cls.departure.status = 1
         return super().__new__(cls, *args)
 
 
@@ -128,8 +132,11 @@ def _exit_by_name(status: object = None, /) -> NoReturn:
 
 def _watch_exits(departure: Departure) -> None:
     _Exit.departure = departure
-    _Exit.__module__, _Exit.__name__, _Exit.__qualname__ = "builtins", "SystemExit", "SystemExit"
-    _exit_by_name.__name__, _exit_by_name.__doc__ = "exit", sys.exit.__doc__
+    _Exit.__module__ = "builtins"
+    _Exit.__name__ = "SystemExit"
+    _Exit.__qualname__ = "SystemExit"
+    _exit_by_name.__name__ = "exit"
+    _exit_by_name.__doc__ = sys.exit.__doc__
     vars(builtins)["SystemExit"] = _Exit
     vars(sys)["exit"] = _exit_by_name
 

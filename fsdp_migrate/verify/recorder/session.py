@@ -44,7 +44,9 @@ class Session:
 
     def reset(self) -> None:
         """Begin anew, as a forked child does."""
-        self.rank, self.world, self.backend = -1, 0, ""
+        self.rank = -1
+        self.world = 0
+        self.backend = ""
         self.steps = Steps(self.folder)
         self.problems: list[str] = []
         self.census = Census()
@@ -64,7 +66,8 @@ class Session:
             self.backend = str(dist.get_backend())
         if grouped() or self.rank < 0:
             self.rank, self.world = identity()
-            self.steps.rank, self.steps.world = self.rank, self.world
+            self.steps.rank = self.rank
+            self.steps.world = self.world
 
     def loss(self, loss: torch.Tensor) -> None:
         """A backward begins."""
@@ -141,14 +144,17 @@ class Session:
 
     def together(self) -> None:
         """Wait for the other ranks' records, some seconds at most: a rank may be in trouble, or have none."""
-        end, records = time.monotonic() + _PATIENCE, f"{self.folder}/process-*.json"
+        end = time.monotonic() + _PATIENCE
+        records = f"{self.folder}/process-*.json"
         while len(glob.glob(records)) < self.world and time.monotonic() < end:
             time.sleep(0.02)
 
     def _write_parameters(self, path: str) -> str:
         """Write the last parameters of a program that ended well; returns why that is not possible, or nothing."""
         try:
-            return values.write(self.census, path) if self.departure.well else ""
+            if self.departure.well:
+                return values.write(self.census, path)
+            return ""
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 
@@ -168,7 +174,9 @@ class Session:
 def _process() -> str:
     """A process that has no rank yet is known by its name in multiprocessing, or by its script."""
     name = process.current_process().name
-    return sys.argv[0] if name == "MainProcess" else name
+    if name == "MainProcess":
+        return sys.argv[0]
+    return name
 
 
 def _makes_states() -> bool:

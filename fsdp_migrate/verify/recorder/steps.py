@@ -19,7 +19,8 @@ class Steps:
     """
 
     def __init__(self, folder: str) -> None:
-        self.rank, self.world = -1, 0
+        self.rank = -1
+        self.world = 0
         self.count = 0
         self._folder = folder
         self._losses: list[torch.Tensor] = []
@@ -46,8 +47,10 @@ class Steps:
         line = {"losses": self._losses, "square": float("nan"), "rates": rates, "time": now}
         if self._limits:
             line |= {"limits": self._limits, "clipped": self._clipped}
-        self._waiting, self._losses = [line], []
-        self._limits, self._clipped = [], False
+        self._waiting = [line]
+        self._losses = []
+        self._limits = []
+        self._clipped = False
 
     def norms(self, parameters: list[torch.Tensor], census: Census) -> None:
         """The squares of the gradients that this process holds, and of the parameters, by name, in fp64.
@@ -56,7 +59,10 @@ class Steps:
         the square of the norm, whatever the layout. The reader of the records adds up: a collective here would hang
         where ranks take different numbers of steps.
         """
-        names, gradients, values, counts = [], [], [], []
+        names = []
+        gradients = []
+        values = []
+        counts = []
         for parameter in parameters:
             if parameter.grad is None:
                 continue
@@ -65,7 +71,10 @@ class Steps:
             parts = census.pieces(parameter)
             fits = all(part.span is None or part.span[1] <= whole.numel() for part in parts)
             own = [(p.name, whole[slice(*p.span)] if p.span else whole, p.read) for p in parts]
-            pieces = own if fits and own else [("", whole, parameter.detach)]
+            if fits and own:
+                pieces = own
+            else:
+                pieces = [("", whole, parameter.detach)]
             for name, gradient, read in pieces:
                 names.append(name)
                 gradients.append(gradient)
@@ -98,7 +107,9 @@ class Steps:
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.tolist()
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value
 
 
 def _squares(tensors: list[torch.Tensor], counts: list[int]) -> torch.Tensor:

@@ -25,7 +25,8 @@ def write(census: Census, path: str, **more: Any) -> str:
     """Write the present values, and `more`, to `path`; returns why that is not possible, or nothing."""
     if not census.complete:
         return "not every parameter's name or place is known"
-    parts, buffers = census.first.values(), census.buffers()
+    parts = census.first.values()
+    buffers = census.buffers()
     values = [*(part.read() for part in parts), *buffers.values()]
     if sum(value.numel() * value.element_size() for value in values) > LIMIT:
         return f"the parameters of one rank are larger than {LIMIT >> 20} MiB"
@@ -94,7 +95,10 @@ class Start:
             whole = values["parameters"].get(part.name)
             if whole is not None and tuple(whole.shape) == part.shape:
                 self._replace(part.name, local, _slice(whole, part, local))
-        buffers = values["buffers"][rank] if rank < len(values["buffers"]) else {}
+        if rank < len(values["buffers"]):
+            buffers = values["buffers"][rank]
+        else:
+            buffers = {}
         for name, buffer in census.buffers().items():
             value = buffers.get(name)
             if value is not None and value.shape == buffer.shape:

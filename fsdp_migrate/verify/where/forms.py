@@ -41,7 +41,9 @@ def grade(old: str, new: str, tolerance: float) -> Grade:
         or other_modules(old, new)
         or _are_moments(old, new)
     )
-    return Grade.KNOWN if known else Grade.OTHER
+    if known:
+        return Grade.KNOWN
+    return Grade.OTHER
 
 
 def _are_moments(old: str, new: str) -> bool:
@@ -96,7 +98,8 @@ def _plain(text: str, other: str) -> str:
 
 
 def _close(old: str, new: str, tolerance: float) -> bool:
-    olds, news = _NUMBER.findall(old), _NUMBER.findall(new)
+    olds = _NUMBER.findall(old)
+    news = _NUMBER.findall(new)
     if _NUMBER.sub("#", old) != _NUMBER.sub("#", new) or len(olds) != len(news):
         return False
     return all(map(lambda a, b: _same_number(a, b, tolerance), olds, news))
@@ -107,5 +110,6 @@ def _same_number(old: str, new: str, tolerance: float) -> bool:
         return True
     if not {*".en"} & {*old, *new}:  # a count
         return False
-    a, b = float(old), float(new)
+    a = float(old)
+    b = float(new)
     return math.isclose(a, b, rel_tol=tolerance, abs_tol=1e-9) or (math.isnan(a) and math.isnan(b))

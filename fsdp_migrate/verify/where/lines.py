@@ -36,7 +36,8 @@ def shortened(one: str, other: str) -> tuple[str, str]:
 
 def _cut(text: str, start: int) -> str:
     end = start + _WIDTH
-    before, after = "…" if start else "", "…" if end < len(text) else ""
+    before = "…" if start else ""
+    after = "…" if end < len(text) else ""
     return f"{before}{text[start:end]}{after}"
 
 
@@ -68,7 +69,10 @@ class Line:
 
     def __str__(self) -> str:
         values = "; ".join(map(str, self.pairs))
-        rules = f" ({', '.join(self.rules)})" if self.rules else ""
+        if self.rules:
+            rules = f" ({', '.join(self.rules)})"
+        else:
+            rules = ""
         return f"{self.place}: `{self.source}`: {values}{rules}"
 
     def to_json(self) -> dict[str, Any]:

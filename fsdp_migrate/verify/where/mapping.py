@@ -38,7 +38,9 @@ class File:
 
     def source(self, line: int) -> str:
         """A line's text."""
-        return self.text[line - 1].strip() if 0 < line <= len(self.text) else ""
+        if 0 < line <= len(self.text):
+            return self.text[line - 1].strip()
+        return ""
 
     def around(self, line: int) -> tuple[tuple[int, str], ...]:
         """A line and those next to it, with their numbers."""
@@ -74,7 +76,9 @@ class Mapping:
 
 
 def _lines(path: Path) -> list[str] | None:
-    return path.read_text("utf-8", errors="replace").splitlines() if path.is_file() else None
+    if path.is_file():
+        return path.read_text("utf-8", errors="replace").splitlines()
+    return None
 
 
 def _mapped(old: list[str], new: list[str]) -> File:
@@ -132,13 +136,16 @@ def _most_alike(
     texts: list[list[str]], old: tuple[int, int], new: tuple[int, int]
 ) -> tuple[int, int] | None:
     """The lines of two blocks that are most alike; None if no two are alike."""
-    best, like = _ALIKE, None
+    best = _ALIKE
+    like = None
     for i in range(*old):
         for j in range(*new):
-            one, other = texts[0][i], texts[1][j]
+            one = texts[0][i]
+            other = texts[1][j]
             if min(len(one), len(other)) < _LONG or (new[1] - new[0]) * (old[1] - old[0]) > _PAIRS:
                 continue
             ratio = difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
             if ratio > best:
-                best, like = ratio, (i, j)
+                best = ratio
+                like = (i, j)
     return like

@@ -30,7 +30,10 @@ def section(lines: Sequence[Line]) -> Iterator[str]:
         return
     yield "<h2>Lines that differ</h2>"
     for line in lines:
-        rules = f", {', '.join(line.rules)}" if line.rules else ""
+        if line.rules:
+            rules = f", {', '.join(line.rules)}"
+        else:
+            rules = ""
         title = f"{line.place}, rank {line.rank}{rules}"
         yield f'<h3 id="{_anchor(line)}">{escape(title)}</h3>'
         yield f"<pre>{''.join(_source(line))}</pre>"

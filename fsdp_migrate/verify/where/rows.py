@@ -57,7 +57,8 @@ def units(frame: Frame, lines: dict[int, int], rewritten: set[int]) -> list[Unit
         key = place, ends
         if place in rewritten and found and _goes_on(found[-1], place):
             _extend(found[-1], row)
-            found[-1].key, found[-1].kind = key, row.kind
+            found[-1].key = key
+            found[-1].kind = row.kind
         else:
             found.append(Unit(key, row.line, dict(row.values), [*row.children], row.kind))
     return found
@@ -86,7 +87,8 @@ def rejoin(a: list[Unit], i: int, b: list[Unit], j: int) -> tuple[int, int]:
             if index - i + other - j >= cost:
                 break
             if _agree(a, index, b, other):
-                best, cost = (index, other), index - i + other - j
+                best = (index, other)
+                cost = index - i + other - j
                 break
     return best
 
@@ -108,7 +110,10 @@ def without_wrappers(a: list[Unit], b: list[Unit]) -> list[Unit]:
     waiting: dict[str, tuple[str, Unit]] = {}
     i = j = 0
     while i < len(a):
-        second = _next(a, i) if _wrapper(a[i]) else len(a)
+        if _wrapper(a[i]):
+            second = _next(a, i)
+        else:
+            second = len(a)
         if second == len(a) or _inner(a[i]) != a[second].values.get(_wrapper(a[i])):
             a[i].left_out.update(waiting)
             waiting = {}
@@ -117,7 +122,8 @@ def without_wrappers(a: list[Unit], b: list[Unit]) -> list[Unit]:
             i += 1
             continue
         j = _find(b, j, a[i].key, len(b) - 1)
-        one, two = a[i:second], a[second : _end(a, second, i)]
+        one = a[i:second]
+        two = a[second : _end(a, second, i)]
         chosen, other = _chosen(one, two, b[j : _end(b, j, j - 1)])
         j += 1
         if other is one:
@@ -239,7 +245,10 @@ def of_the_module(
 
 def _other_arguments(frame: Frame) -> dict[str, str]:
     """What a call was given beside modules."""
-    first = frame.rows[0].values if frame.rows else {}
+    if frame.rows:
+        first = frame.rows[0].values
+    else:
+        first = {}
     return {
         name: form
         for name, form in first.items()
@@ -261,5 +270,8 @@ def _inner_of(frame: Frame) -> str:
 
 def modules_given(frame: Frame) -> list[str]:
     """The forms of the modules among a call's arguments."""
-    first = frame.rows[0].values if frame.rows else {}
+    if frame.rows:
+        first = frame.rows[0].values
+    else:
+        first = {}
     return [form for name, form in first.items() if form.startswith("module ") and "." not in name]

@@ -42,7 +42,8 @@ def look(
         twin = again()
         second = _follow(twin, folder / "again", how, recordings[0])
         noise = differing(Mapping(before, twin), one, second)
-        found = compare(mapping, one, other, noise) if noise else found
+        if noise:
+            found = compare(mapping, one, other, noise)
     return with_rules(found, before.root, how.form)
 
 

@@ -145,14 +145,16 @@ class Search:
             if a[i].key == b[j].key:
                 self._both(scope, a[i], b[j])
                 last = a[i]
-                i, j = i + 1, j + 1
+                i = i + 1
+                j = j + 1
                 continue
             if "raise" in (a[i].kind, b[j].kind) or "open" in (a[i].kind, b[j].kind):
                 self._both(scope, a[i], b[j], only_calls=True)
                 return
             i_next, j_next = rejoin(a, i, b, j)
             self._parted(scope, last, a[i:i_next], b[j:j_next])
-            i, j = i_next, j_next
+            i = i_next
+            j = j_next
 
     def _both(self, scope: Scope, a: Unit, b: Unit, only_calls: bool = False) -> None:
         """A unit that both programs ran."""
@@ -223,7 +225,9 @@ class Search:
         module = self._modules.get(scope.frame.file, scope)
         for path in statement.reads:
             name, _, attribute = path.partition(".")
-            home = scope if name in scope.old or module is scope else module
+            home = module
+            if name in scope.old or module is scope:
+                home = scope
             if attribute in self._fields or is_tainted(path, home):
                 return True
         return False
@@ -268,7 +272,8 @@ class Search:
             elif (caller := scope.caller) is not None and (at := scope.at) is not None:
                 function = scope.frame.name
                 pairs = [replace(pair, name=f"{pair.name} of {function}") for pair in pairs]
-                scope, unit = caller, at
+                scope = caller
+                unit = at
         self._add(scope, unit, [*dict.fromkeys([*pairs, *self._read_values(scope, unit, names)])])
 
     def _writer_of_weights(self, scope: Scope, unit: Unit, pair: Pair) -> tuple[Scope, Unit] | None:
@@ -286,7 +291,8 @@ class Search:
         """What a statement reads that is written differently, though it means the same."""
         found = []
         for path in names_read(scope, unit):
-            old, new = scope.old.get(path), scope.new.get(path)
+            old = scope.old.get(path)
+            new = scope.new.get(path)
             if path not in but and old is not None and new is not None and old != new:
                 found.append(Pair(path, old, new))
         return found
@@ -294,7 +300,8 @@ class Search:
     def _add(self, scope: Scope, unit: Unit, pairs: list[Pair]) -> None:
         file, line = place = scope.frame.file, unit.key[0]
         if place not in self.found:
-            source, around = scope.file.source(line), scope.file.around(line)
+            source = scope.file.source(line)
+            around = scope.file.around(line)
             shown = tuple(pairs[:_PAIRS])
             self.found[place] = (
                 self._ran,
@@ -310,7 +317,10 @@ class Search:
         for unit in b:
             update(scope.new, unit.values)
         changed = {name: unit for unit in [*a, *b] for name in unit.values}
-        statement = scope.statement(last) if last is not None else Statement()
+        if last is not None:
+            statement = scope.statement(last)
+        else:
+            statement = Statement()
         known = last is not None and any(
             name in scope.modules or before[0].get(name) == _EMPTY
             for name in names_read(scope, last)
@@ -355,7 +365,8 @@ class Search:
 
 def _is_known(scope: Scope, a: Unit, b: Unit, name: str) -> bool:
     """Whether a variable differs as it must, for there are other parameters under FSDP1, or copies of them."""
-    old, new = scope.old[name], scope.new[name]
+    old = scope.old[name]
+    new = scope.new[name]
     if name.endswith(".weights") and same_but_for_copies(old, new):
         return True
     if scope.frame.name == "<genexpr>" and not a.key[1]:
@@ -384,8 +395,6 @@ def _first(scope: Scope, rest: list[Unit]) -> str:
     if not rest:
         return "where both meet again"
     line, ends = rest[0].key
-    return (
-        "the end of the function"
-        if ends and not line
-        else f"line {line}: {scope.file.source(line)}"
-    )
+    if ends and not line:
+        return "the end of the function"
+    return f"line {line}: {scope.file.source(line)}"

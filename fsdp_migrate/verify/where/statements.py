@@ -67,7 +67,10 @@ def _head_end(node: ast.stmt) -> int:
     body = getattr(node, "body", None) or getattr(node, "cases", None)
     if not body:
         return end
-    first = body[0].pattern if isinstance(body[0], ast.match_case) else body[0]
+    if isinstance(body[0], ast.match_case):
+        first = body[0].pattern
+    else:
+        first = body[0]
     return max(node.lineno, int(first.lineno) - 1)
 
 
@@ -122,4 +125,6 @@ def _calls_for_effect(node: ast.stmt) -> bool:
 
 
 def _called(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return ast.unparse(call.func)

@@ -24,7 +24,10 @@ def add_up(traces: dict[int, Trace]) -> None:
     ranks = [
         {place: (row, form) for place, row, form in _states(trace)} for trace in traces.values()
     ]
-    common = set(ranks[0]).intersection(*ranks[1:]) if ranks else set()
+    if ranks:
+        common = set(ranks[0]).intersection(*ranks[1:])
+    else:
+        common = set()
     for rank in ranks:
         for row, _ in rank.values():
             for name in [name for name in row.values if name.endswith(SUFFIXES)]:

@@ -35,7 +35,10 @@ def _all_reduce(
     original: Method, group: Any, tensors: Any, options: Any = dist.ReduceOp.SUM, *rest: Any
 ) -> Any:
     operation = _operation(options)
-    listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    if isinstance(tensors, torch.Tensor):
+        listed = [tensors]
+    else:
+        listed = list(tensors)
     if not _adds(operation, listed):
         return original(group, tensors, options, *rest)
     for tensor in listed:
@@ -80,7 +83,9 @@ def _factor(operation: Any) -> Any:
     if operation != dist.ReduceOp.PREMUL_SUM or not hasattr(operation, "__getstate__"):
         return None
     state = operation.__getstate__()
-    return state[1] if isinstance(state, tuple) and len(state) > 1 else None
+    if isinstance(state, tuple) and len(state) > 1:
+        return state[1]
+    return None
 
 
 def _gather(group: Any, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -105,7 +110,9 @@ def _sum(parts: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
     for part in parts:
         total += part if factor is None else part * factor
     result = total.to(parts[0].dtype)
-    return result.div_(len(parts)) if operation == dist.ReduceOp.AVG else result
+    if operation == dist.ReduceOp.AVG:
+        return result.div_(len(parts))
+    return result
 
 
 def _done(results: Any) -> Any:

@@ -29,7 +29,9 @@ def _fsdp1(module: Any) -> None:
         named = inspect.signature(original).bind(*args, **kwargs).arguments
         gradients = [p.grad for p in named["params"] if p.grad is not None]
         norm = _norm(gradients, float(named["norm_type"]))
-        return norm.to(named["device"]) if "device" in named else norm
+        if "device" in named:
+            return norm.to(named["device"])
+        return norm
 
     around(module, "_get_grad_norm", get_grad_norm)
 
@@ -85,7 +87,9 @@ def _scale(
     foreach: Any = None,
 ) -> None:
     """`torch.nn.utils.clip_grads_with_norm_`, with the factor in each gradient's type, as FSDP1."""
-    total = total_norm.full_tensor() if hasattr(total_norm, "full_tensor") else total_norm
+    total = total_norm
+    if hasattr(total_norm, "full_tensor"):
+        total = total_norm.full_tensor()
     factor = torch.clamp(float(max_norm) / (total + 1e-6), max=1.0)
     for parameter in _list(parameters):
         if parameter.grad is not None:
@@ -115,4 +119,6 @@ def _local(tensor: Any) -> torch.Tensor:
 
 
 def _list(tensors: Any) -> list[torch.Tensor]:
-    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    return list(tensors)

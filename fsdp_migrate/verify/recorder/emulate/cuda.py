@@ -57,7 +57,9 @@ def _device_functions(cuda: Any, devices: int) -> None:
     def for_program(answer: Any) -> Callable[..., Any]:
         # torch chooses by it what to run, and must not choose CUDA.
         def ask(*args: Any, **kwargs: Any) -> Any:
-            return answer if from_program() else type(answer)()
+            if from_program():
+                return answer
+            return type(answer)()
 
         return ask
 
@@ -116,7 +118,9 @@ def _memory_functions(cuda: Any) -> None:
 def _index(device: Any, default: int) -> int:
     if not isinstance(device, int):
         device = str(device).partition(":")[2]
-    return int(device) if device != "" else default
+    if device != "":
+        return int(device)
+    return default
 
 
 def _zero(*args: Any, **kwargs: Any) -> int:

@@ -54,7 +54,10 @@ def from_program() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__")).startswith(_REPLACES):
         frame = frame.f_back
-    names = frame.f_globals if frame is not None else {}
+    if frame is not None:
+        names = frame.f_globals
+    else:
+        names = {}
     if f"{names.get('__package__')}.torch_private" in sys.modules:
         return False
     name = str(names.get("__name__", ""))
@@ -72,11 +75,15 @@ class Cuda:
 
     @property
     def type(self) -> str:
-        return "cuda" if from_program() else _CPU.type
+        if from_program():
+            return "cuda"
+        return _CPU.type
 
     @property
     def index(self) -> int | None:
-        return self._index if from_program() else _CPU.index
+        if from_program():
+            return self._index
+        return _CPU.index
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Cuda) or (other == _CPU and not from_program())
@@ -93,7 +100,9 @@ class Cuda:
     def __str__(self) -> str:
         if not from_program():
             return str(_CPU)
-        return "cuda" if self._index is None else f"cuda:{self._index}"
+        if self._index is None:
+            return "cuda"
+        return f"cuda:{self._index}"
 
     def __enter__(self) -> Any:
         return _CPU.__enter__()
@@ -110,13 +119,19 @@ def mapped(device: Any) -> Any:
     if isinstance(device, Cuda):
         return _CPU
     if isinstance(device, str):
-        return "cpu" if device.partition(":")[0] == "cuda" else device
-    return _CPU if isinstance(device, int) and not isinstance(device, bool) else device
+        if device.partition(":")[0] == "cuda":
+            return "cpu"
+        return device
+    if isinstance(device, int) and not isinstance(device, bool):
+        return _CPU
+    return device
 
 
 def cpu_type(kind: Any) -> Any:
     """The name of a tensor type, without `cuda`."""
-    return kind.replace("torch.cuda.", "torch.") if isinstance(kind, str) else kind
+    if isinstance(kind, str):
+        return kind.replace("torch.cuda.", "torch.")
+    return kind
 
 
 def _make(*args: Any, **kwargs: Any) -> Any:

@@ -50,7 +50,9 @@ def install() -> None:
 def _copy_to_cpu(original: Method, self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     # From a device it would be a copy, and what is done to one would not be seen in the other.
     result = original(self, *args, **kwargs)
-    return result.clone() if result is self and from_program() else result
+    if result is self and from_program():
+        return result.clone()
+    return result
 
 
 _REAL: Any = torch.Tensor.device
@@ -64,11 +66,15 @@ def _device_of(self: torch.Tensor) -> Any:
 
 def _seen(device: torch.device) -> Any:
     on_cpu = getattr(device, "type", "") == "cpu"
-    return Cuda(torch.cuda.current_device()) if on_cpu and from_program() else device
+    if on_cpu and from_program():
+        return Cuda(torch.cuda.current_device())
+    return device
 
 
 def _get_device(original: Method, self: torch.Tensor) -> Any:
-    return torch.cuda.current_device() if from_program() else original(self)
+    if from_program():
+        return torch.cuda.current_device()
+    return original(self)
 
 
 def _type(original: Method, self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -105,7 +111,8 @@ def _autocast(
 ) -> None:
     """CUDA's autocast is the CPU's, with CUDA's type where none is named."""
     if str(device_type).startswith("cuda"):
-        device_type, dtype = "cpu", dtype or torch.float16
+        device_type = "cpu"
+        dtype = dtype or torch.float16
     original(self, device_type, dtype, *args, **kwargs)
 
 
@@ -115,14 +122,19 @@ def _scaler(original: Method, self: Any, device: str = "cuda", *args: Any, **kwa
 
 def _asked(original: Method, *args: Any) -> Any:
     """Without an argument these functions mean CUDA."""
-    return original("cpu") if from_program() else original(*args)
+    if from_program():
+        return original("cpu")
+    return original(*args)
 
 
 def _backends(attention: Any) -> None:
     """To a choice of CUDA's kernels for attention the one for every device is added."""
 
     def sdpa_kernel(original: Method, backends: Any, *args: Any, **kwargs: Any) -> Any:
-        chosen = list(backends) if isinstance(backends, (list, tuple)) else [backends]
+        if isinstance(backends, (list, tuple)):
+            chosen = list(backends)
+        else:
+            chosen = [backends]
         return original([*chosen, attention.SDPBackend.MATH], *args, **kwargs)
 
     around(attention, "sdpa_kernel", sdpa_kernel)

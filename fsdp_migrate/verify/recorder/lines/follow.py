@@ -65,7 +65,10 @@ class Follower:
         """Whether code is of a file in the copied folder."""
         name = code.co_filename
         if name not in self._own:
-            inside = "" if name.startswith("<") else self._copies.inside(os.path.abspath(name))
+            if name.startswith("<"):
+                inside = ""
+            else:
+                inside = self._copies.inside(os.path.abspath(name))
             self._own[name] = inside
         return bool(self._own[name])
 
@@ -101,7 +104,10 @@ class Follower:
     def jump(self, frame: FrameType) -> None:
         """A loop goes on with its next round, maybe in the same line."""
         seen = self._of(frame)
-        changed = self._changed(frame, seen) if seen is not None else {}
+        if seen is not None:
+            changed = self._changed(frame, seen)
+        else:
+            changed = {}
         if seen is not None and changed:
             self.journal.write("line", seen.number, seen.line, changed)
             seen.written = True
@@ -113,7 +119,10 @@ class Follower:
         if seen is None:
             return
         changed = self._changed(frame, seen)
-        form = None if raised else self._forms.of(value)
+        if raised:
+            form = None
+        else:
+            form = self._forms.of(value)
         if form is not None:
             changed["return"] = form
         self.journal.write("raise" if raised else "return", seen.number, seen.line, changed)
@@ -124,8 +133,12 @@ class Follower:
         return self.journal.on and threading.get_ident() == self._thread
 
     def _of(self, frame: FrameType) -> _Seen | None:
-        seen = self._frames.get(id(frame)) if self._follows() else None
-        return seen if seen is not None and seen.code is frame.f_code else None
+        seen = None
+        if self._follows():
+            seen = self._frames.get(id(frame))
+        if seen is not None and seen.code is frame.f_code:
+            return seen
+        return None
 
     def _parent(self, frame: FrameType) -> int:
         """The number of the own frame that called this one, maybe through other code; 0 for none."""

@@ -126,7 +126,8 @@ class Forms:
             form = self.of(item, depth + 1)
             if tensors is not None and key == "params" and isinstance(item, (list, tuple)):
                 # A group of an optimizer.
-                form = tensors.names(item) if tensors.all_parameters(item) else form
+                if tensors.all_parameters(item):
+                    form = tensors.names(item)
             if form is not None:
                 items.append(f"{self.of(key, depth + 1)}: {form}")
         if tensors is None or not tensors.any_tensor(value):
@@ -141,7 +142,9 @@ class Forms:
             return f"{value.item():.6g}"
         if module == "numpy" and hasattr(value, "shape"):
             return f"array {value.dtype} {tuple(value.shape)}"
-        return "object" if module == "torch" else f"object {kind.__name__}"
+        if module == "torch":
+            return "object"
+        return f"object {kind.__name__}"
 
     def _fields(self, name: str, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
         tensors = self._with_torch()

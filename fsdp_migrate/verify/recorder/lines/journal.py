@@ -65,7 +65,8 @@ class Journal:
     def reopen(self) -> None:
         """Begin another file, as a forked child does."""
         self._stream = None
-        files, self._files = self._files, {}
+        files = self._files
+        self._files = {}
         if self.on:
             for path in files:
                 self.file(path)

@@ -43,7 +43,8 @@ class _Monitor:
 
     def start(self) -> Callable[[], None]:
         """Begin; returns what ends it."""
-        monitoring, tool = self._monitoring, self._tool
+        monitoring = self._monitoring
+        tool = self._tool
         monitoring.use_tool_id(tool, "fsdp-migrate verify")
         for event, callback in {**self._inner, **self._outer}.items():
             monitoring.register_callback(tool, event, callback)

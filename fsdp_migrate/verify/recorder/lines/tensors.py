@@ -119,7 +119,9 @@ class Tensors:
         names = [base.__name__ for base in kind.__mro__]
         if _FSDP1 in names:
             inner = module._modules.get("_fsdp_wrapped_module")
-            return f"FSDP({self._class(inner)})" if inner is not None else "FSDP"
+            if inner is not None:
+                return f"FSDP({self._class(inner)})"
+            return "FSDP"
         if "FSDPModule" in names and kind.__name__.startswith("FSDP"):
             return names[names.index("FSDPModule") + 1]
         return kind.__name__
@@ -164,7 +166,10 @@ class Tensors:
             some = tensor.detach().reshape(-1)
             if some.numel() > _ONE_BY_ONE:
                 some = some[:: some.numel() // _ONE_BY_ONE]
-            size = some.abs().double().sum().item() if some.numel() else 0.0
+            if some.numel():
+                size = some.abs().double().sum().item()
+            else:
+                size = 0.0
             return f"tensor {name} {tuple(tensor.shape)} |{size:.6g}|"
 
 
@@ -180,4 +185,6 @@ def _number(value: Any) -> str:
         return f"({', '.join(map(_number, value))})"
     if isinstance(value, torch.Tensor) and value.numel() == 1:
         value = value.item()
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

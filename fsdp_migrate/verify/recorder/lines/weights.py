@@ -50,7 +50,9 @@ class Weights:
 
 
 def _version(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else id(tensor) + tensor._version + _local(tensor)._version
+    if tensor is None:
+        return 0
+    return id(tensor) + tensor._version + _local(tensor)._version
 
 
 def _local(tensor: Any) -> torch.Tensor:
@@ -102,7 +104,8 @@ def _holdings(model: nn.Module) -> Iterator[tuple[layouts.Holding | None, dict[i
             yield None if extended else holding, owners
         for group in layouts.fsdp2_groups(module):
             for own in group.fsdp_params:
-                place, sharded = own._module_info, own.sharded_param
+                place = own._module_info
+                sharded = own.sharded_param
                 if id(sharded) in done:  # a wrapper for checkpointing shows the unit in it
                     continue
                 done.update((id(sharded), id(getattr(own, "_unsharded_param", None))))
