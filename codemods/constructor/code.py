@@ -35,6 +35,8 @@ class Code:
         whole: the condition that every rank of a group keeps whole parameters.
         hybrid: the condition that there is a pair of groups.
         offloaded: the condition that parameters are offloaded.
+        cast: the type that buffers are cast to, perhaps behind `x and `; "" where they keep their own.
+        device: where buffers are moved to that got their values after the sharding; "" where none can be elsewhere.
         note: a comment at the root.
         fill: statements that fill what is on the meta device.
         last: statements that load values into the sharded model.
@@ -59,6 +61,8 @@ class Code:
     whole: Condition = False
     hybrid: Condition = False
     offloaded: Condition = False
+    cast: str = ""
+    device: str = ""
     note: str = ""
     fill: list[str] = field(default_factory=list)
     last: list[str] = field(default_factory=list)

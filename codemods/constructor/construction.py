@@ -226,7 +226,8 @@ class Construction:
                 continue
             flow = flow_of(context.program, context.file, candidate)
             found.ends += flow.ends
-            found.unknown |= flow.unknown
+            found.outside += flow.outside
+            found.hidden |= flow.hidden
         # What a dictionary holds is read by whoever reads the dictionary.
         found.is_kept = True
         return found

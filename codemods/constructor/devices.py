@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.constructor import empties
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, grouped
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
-from fsdp_migrate.codemods.constructor.meta import is_on_meta
+from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_on_meta
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Binding, Imported
 
@@ -222,13 +222,36 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
         if not test and any(isinstance(e.node, ast.Constant) for e in flow.ends):
             test = f"{function} is not None"
         body = [f"{function}({module})"]
-    lines = _each_on_meta(code.model, module, body)
-    code.fill = [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
+    code.fill = _called_for_each(construction, code, module, test, body)
+    code.device = _of_filled_buffers(construction, code)
     code.fill += _offloaded(construction, code, [f"{code.model}.cpu()"])
     return (
-        "Now called after sharding, for each module on the meta device, so it sees DTensors. "
+        "Now called after sharding, for all modules of what is on the meta device, so it sees DTensors. "
         "Random initial values differ from those under FSDP1."
     )
+
+
+def _called_for_each(
+    construction: Construction, code: Code, module: str, test: str, body: list[str]
+) -> list[str]:
+    """Statements for all modules of what is on the meta device, parents first, as FSDP1 called its function.
+
+    Which they are is asked before the first call: one for a parent may give its parts memory, but not their values.
+    """
+    model, body = code.model, [f"    {line}" for line in body]
+    if is_as_a_whole(construction):
+        on_meta = f"next({model}.parameters()).is_meta"
+        condition = f"{grouped(test)} and {on_meta}" if test else on_meta
+        lines = [f"for {module} in {model}.modules():", *body]
+        return [f"if {condition}:", *(f"    {line}" for line in lines)]
+    on_meta = construction.context.local("on_meta", construction.call)
+    is_there = "any(t.is_meta for t in (*m.parameters(), *m.buffers()))"
+    lines = [
+        f"{on_meta} = [m for m in {model}.modules() if {is_there}]",
+        f"for {module} in {on_meta}:",
+        *body,
+    ]
+    return [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
 
 
 def _each_on_meta(model: str, module: str, body: list[str]) -> list[str]:
@@ -266,13 +289,25 @@ def _back_to_device(construction: Construction, buffer: str, code: Code) -> list
     return ["    # FSDP2 offloads parameters alone", f"    {buffer}.data = {buffer}.to({device})"]
 
 
+def _of_filled_buffers(construction: Construction, code: Code) -> str:
+    """Where FSDP1 moved what a function or `reset_parameters` left on the CPU; "" where no device is given."""
+    value = construction.value("device_id")
+    if value is None:
+        return ""
+    source = construction.text(value)
+    return source if source.isidentifier() else device_type(construction, code)
+
+
 def _offloaded(construction: Construction, code: Code, lines: list[str]) -> list[str]:
     """What is done where parameters are offloaded: buffers are not."""
     if code.offloaded is False:
         return []
-    buffer = construction.context.local("buffer", construction.call)
-    back = _back_to_device(construction, buffer, code)
-    lines = [*lines, f"for {buffer} in {code.model}.buffers():", *back]
+    if not code.device:
+        buffer = construction.context.local("buffer", construction.call)
+        back = _back_to_device(construction, buffer, code)
+        lines = [*lines, f"for {buffer} in {code.model}.buffers():", *back]
+    if not lines:
+        return []
     if code.offloaded is True:
         return lines
     return [f"if {code.offloaded}:", *(f"    {line}" for line in lines)]
@@ -316,4 +351,5 @@ def empty(construction: Construction, code: Code) -> None:
     module = construction.context.local("module", construction.call)
     device = _where(device_type(construction, code), code.offloaded)
     body = [f"{module}.to_empty(device={device}, recurse=False)", f"{module}.reset_parameters()"]
+    code.device = _of_filled_buffers(construction, code)
     code.fill = _each_on_meta(code.model, module, body) + _offloaded(construction, code, [])

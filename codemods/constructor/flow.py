@@ -22,21 +22,26 @@ class Flow:
 
     Attributes:
         ends: those that are followed no further: constants, calls of classes, members of FSDP1's enums, functions.
-        unknown: whether there are others, which the files do not show.
+        hidden: whether there are others, which the files do not show.
         passed: the names, attributes and calls that were followed.
         carriers: of these, one for each variable, attribute and function that hands the value on.
         files: those that it was followed through.
         is_kept: whether something holds the values that keeps them as they are.
-        outside: the calls of what no file of the program defines, which make it unknown.
+        outside: the calls of what no file of the program defines.
     """
 
     ends: list[Value] = field(default_factory=list)
-    unknown: bool = False
+    hidden: bool = False
     passed: set[ast.AST] = field(default_factory=set)
     carriers: list[Value] = field(default_factory=list)
     files: set[File] = field(default_factory=set)
     is_kept: bool = False
     outside: list[Value] = field(default_factory=list)
+
+    @property
+    def unknown(self) -> bool:
+        """Whether there are expressions that are not among the ends."""
+        return self.hidden or bool(self.outside)
 
 
 def flow_of(program: Program, file: File, expression: ast.expr) -> Flow:
@@ -67,7 +72,7 @@ class _Search:
 
     def end(self, file: File, node: ast.expr, path: Path) -> None:
         if path:
-            self.flow.unknown = True
+            self.flow.hidden = True
         else:
             self.flow.ends.append(Value(node, file))
 
@@ -84,7 +89,7 @@ class _Search:
                 if is_it:
                     self.add(file, element)
                 else:
-                    self.flow.unknown = True
+                    self.flow.hidden = True
             case ast.Name():
                 self.name(file, node, path)
             case ast.Attribute():
@@ -117,7 +122,7 @@ class _Search:
                 elif isinstance(value, ast.Call):
                     self.add(file, value, path=(*binding.path, *path))
                 else:
-                    self.flow.unknown = True
+                    self.flow.hidden = True
             case Parameter():
                 self.parameter(file, binding)
             case Imported(member=str() as member):
@@ -125,7 +130,7 @@ class _Search:
             case Defined(node=ast.FunctionDef()):  # a function as a value
                 self.end(file, node, path)
             case _:
-                self.flow.unknown = True
+                self.flow.hidden = True
 
     def by_star(self, file: File, node: ast.Name, path: Path) -> bool:
         """Follows a name that `from module import *` gives; returns whether one does."""
@@ -177,7 +182,7 @@ class _Search:
             getattr(function.args.kwarg, "arg", ""),
         )
         if not calls or is_variadic or isinstance(function, ast.Lambda):
-            self.flow.unknown = True
+            self.flow.hidden = True
             return
         for other, call in calls:
             value = given(call, function, name)
@@ -188,7 +193,7 @@ class _Search:
             elif default is not None and not stars:
                 self.add(file, default)
             else:
-                self.flow.unknown = True
+                self.flow.hidden = True
 
     def attribute(self, file: File, node: ast.Attribute, path: Path) -> None:
         """An enum's member ends here; an attribute of `self` is what its class stores in it."""
@@ -203,7 +208,7 @@ class _Search:
             self.flow.carriers.append(Value(node, file))
             for value in stores:
                 self.add(file, value, path=path)
-            self.flow.unknown |= not stores
+            self.flow.hidden |= not stores
             return
         modules = [m.file for m in self.program.meanings(owner, file) if isinstance(m, Inner)]
         homes = [home for module in modules for home in self.homes(module, node.attr)]
@@ -215,7 +220,7 @@ class _Search:
             self.flow.carriers.append(Value(node, file))
             self.add(made.file, made.node, path=path)
         else:
-            self.flow.unknown = True
+            self.flow.hidden = True
 
     def entry(
         self, file: File, node: ast.expr, table: ast.expr, others: Sequence[ast.expr], path: Path
@@ -224,7 +229,7 @@ class _Search:
         made = value_of(self.program, file, table)
         literal = made.node if made is not None else None
         if made is None or not isinstance(literal, ast.Dict) or None in literal.keys:
-            self.flow.unknown = True
+            self.flow.hidden = True
             return
         if literal is not table:
             self.flow.passed.add(table)
@@ -247,7 +252,6 @@ class _Search:
             return
         returned = [(d.file, value) for d in functions for value in _returned(d.file, d.node)]
         if not returned:
-            self.flow.unknown = True
             self.flow.outside.append(Value(node, file))
             return
         self.flow.passed.add(node)
@@ -259,7 +263,7 @@ class _Search:
             elif isinstance(value, ast.Name | ast.Call):
                 self.add(home, value, path=path)
             else:
-                self.flow.unknown = True
+                self.flow.hidden = True
 
     def makes_object(self, file: File, call: ast.Call) -> bool:
         """Whether a call is of a class of the program."""

@@ -29,6 +29,33 @@ def is_on_meta(construction: Construction) -> bool:
     return any(_is_there(program, each.file, each.node) for each in made)
 
 
+def is_as_a_whole(construction: Construction) -> bool:
+    """Whether calls make the model of a call, each of them on one device: then one of its parameters tells where it is."""
+    module = construction.module
+    if module is None:
+        return False
+    flow = construction.flow(module)
+    made = [each.node for each in (*flow.ends, *flow.outside)]
+    if flow.hidden or not made or not all(isinstance(each, ast.Call) for each in made):
+        return False
+    return not any(_gets_parts(carrier) for carrier in flow.carriers)
+
+
+def _gets_parts(carrier: Value) -> bool:
+    """Whether a part of a model is exchanged: `model.head = head`, `model.blocks[0] = block`."""
+    if not isinstance(carrier.node, ast.Name):
+        return False
+    return any(_is_set(carrier.file, read) for read in carrier.file.reads(carrier.node))
+
+
+def _is_set(file: File, path: ast.expr) -> bool:
+    """Whether something behind a path is set."""
+    parent = file.parents[path]
+    if not isinstance(parent, ast.Attribute | ast.Subscript) or parent.value is not path:
+        return False
+    return isinstance(parent.ctx, ast.Store) or _is_set(file, parent)
+
+
 def _given_to(carrier: Value) -> Iterator[Value]:
     """What is assigned to a name, and the calls that move what it holds."""
     name, file = carrier.node, carrier.file

@@ -75,8 +75,10 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     source, buffers = _policy(construction, value, code, flow, found)
     if buffers and code.exempt and construction.like_fsdp1:
         raise AtRunTime  # which leaves the buffers of a BatchNorm as they are
-    if buffers:
-        _cast_buffers(construction, buffers, code)
+    if buffers and construction.like_fsdp1:
+        code.like_fsdp1.append(f"buffer_dtype={buffers}")
+    else:
+        code.cast = buffers
     told = f" Buffers are cast to `{buffers}`." if buffers else ""
     if source == "MixedPrecisionPolicy()":
         return f"Removed: parameters and gradients keep their dtype, which is the default.{told}"
@@ -198,33 +200,6 @@ def _made_from(
         return policy, f"{given} and {given}.buffer_dtype"
     code.above.append(f"{policy} = {made}")
     return policy, f"{given}.buffer_dtype"
-
-
-def _cast_buffers(construction: Construction, dtype: str, code: Code) -> None:
-    """FSDP1 cast the buffers of floating point, too, which FSDP2 leaves as they are."""
-    if construction.like_fsdp1:
-        code.like_fsdp1.append(f"buffer_dtype={dtype}")
-        return
-    context = construction.context
-    buffer = context.local("buffer", construction.call)
-    indent, lines = "", list[str]()
-    if " and " in dtype:
-        lines.append(f"if {dtype}:")
-        indent, dtype = "    ", dtype.partition(" and ")[2]
-    cast = [
-        f"for {buffer} in {code.model}.buffers():",
-        f"    if {buffer}.is_floating_point():",
-        f"        {buffer}.data = {buffer}.to({dtype})",
-    ]
-    if code.exempt:
-        module = context.local("module", construction.call)
-        cast[0] = f"for {buffer} in {module}.buffers(recurse=False):"
-        cast = [
-            f"for {module} in {code.model}.modules():",
-            f"    if not isinstance({module}, {code.exempt}):",
-            *(f"        {line}" for line in cast),
-        ]
-    code.below += [*lines, *(f"{indent}{line}" for line in cast)]
 
 
 def _can_have_batch_norms(construction: Construction) -> bool:

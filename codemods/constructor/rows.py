@@ -4,7 +4,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor import devices, precision, sharding, wrapping
+from fsdp_migrate.codemods.constructor import buffers, devices, precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, chosen
 from fsdp_migrate.codemods.constructor.construction import (
@@ -86,6 +86,8 @@ def _all_written(construction: Construction, code: Code) -> Code:
         if construction.like_fsdp1:
             raise AtRunTime("the file creates models on the meta device")
         devices.empty(construction, code)
+    if code.cast or code.device:
+        buffers.write(construction, code)
     _leave_attributes(construction, code)
     return code
 

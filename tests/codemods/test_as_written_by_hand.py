@@ -133,10 +133,41 @@ if lazy:
 model = FSDP(model, param_init_fn=lambda m: m.to_empty(device=device, recurse=False))
 ---
 fully_shard(model)
-for module in model.modules():
+if next(model.parameters()).is_meta:
+    for module in model.modules():
+        module.to_empty(device=device, recurse=False)
+=== a function for a model of which a part is another's
+model.head = head
+model = FSDP(model, param_init_fn=fill)
+---
+model.head = head
+fully_shard(model)
+on_meta = [
+    m
+    for m in model.modules()
+    if any(t.is_meta for t in (*m.parameters(), *m.buffers()))
+]
+for module in on_meta:
+    fill(module)
+=== buffers that reset_parameters makes on the CPU
+with torch.device("meta"):
+    net = build(torch)
+net = FSDP(net, device_id=device, mixed_precision=MixedPrecision(torch.bfloat16, torch.float32, torch.bfloat16))
+---
+with torch.device("meta"):
+    net = build(torch)
+torch.cuda.set_device(device)
+mp_policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+fully_shard(net, mp_policy=mp_policy)
+for module in net.modules():
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
     if any(tensor.is_meta for tensor in own):
-        module.to_empty(device=device, recurse=False)
+        module.to_empty(device="cuda", recurse=False)
+        module.reset_parameters()
+for buffer in net.buffers():
+    buffer.data = buffer.to(device)
+    if buffer.is_floating_point():
+        buffer.data = buffer.to(torch.bfloat16)
 === what only served an argument without effect
 def _original(config):
     return config.peft
@@ -219,10 +250,13 @@ def build(model, use_another_rank=True):
     if (use_another_rank or config.low_cpu_fsdp) and torch.distributed.get_rank() == 0:
         state_dict = model.state_dict()
     fully_shard(model)
-    for module in model.modules():
-        own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-        if any(tensor.is_meta for tensor in own):
-            fill(module)
+    on_meta = [
+        m
+        for m in model.modules()
+        if any(t.is_meta for t in (*m.parameters(), *m.buffers()))
+    ]
+    for module in on_meta:
+        fill(module)
     if use_another_rank or config.low_cpu_fsdp:
         options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         set_model_state_dict(model, state_dict, options=options)

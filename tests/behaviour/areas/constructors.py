@@ -277,6 +277,58 @@ model = FSDP(
     return trained(api, body, top, bridge="torch", rank_seeds=True)
 
 
+FILL = """\
+def fill(module):
+    is_block = isinstance(module, Block)
+    tensors = [*module.parameters(recurse=is_block), *module.buffers(recurse=is_block)]
+    if any(tensor.is_meta for tensor in tensors):
+        module.to_empty(device=torch.device("cpu"), recurse=is_block)
+        for tensor in (*module.parameters(recurse=is_block), *module.buffers(recurse=is_block)):
+            nn.init.constant_(tensor, 0.02 if is_block else 0.01)
+
+def fill_own(module):
+    module.to_empty(device=torch.device("cpu"), recurse=False)
+    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+        nn.init.constant_(tensor, 0.01)
+
+def fill_deep(module):
+    module.to_empty(device=torch.device("cpu"))
+    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+        nn.init.constant_(tensor, 0.01)
+
+"""
+ON_META = """\
+with torch.device("meta"):
+    model = Transformer()
+"""
+
+
+@each(
+    {
+        "values_that_a_module_gives_its_parts": (
+            "`param_init_fn` fills a module that has no tensors of its own.",
+            f"{ON_META}model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({{Block}}), param_init_fn=fill)",
+        ),
+        "memory_that_a_module_gives_its_parts": (
+            "`param_init_fn` of the root gives memory to all, and that of each module its values.",
+            f"{ON_META}model = FSDP(model, param_init_fn=fill_deep)",
+        ),
+        "values_of_one_unit": (
+            "A unit that has its values already keeps them.",
+            f"{ON_META}block = Block(18)\nmodel.blocks[0] = block\n"
+            "model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), param_init_fn=fill_own)",
+        ),
+        "values_that_are_there": (
+            "A model with values keeps them, whatever function could give it others.",
+            "model = Transformer()\nmodel = FSDP(model, param_init_fn=fill_own)",
+        ),
+    },
+    tolerance=1e-6,
+)
+def filled(api: Any, body: str) -> Any:
+    return trained(api, body, FILL, bridge="torch")
+
+
 BLOCKS = "auto_wrap_policy=ModuleWrapPolicy({Block})"
 BRANCHES = """\
 args = SimpleNamespace(mode="zero2", half=True)

@@ -1,0 +1,48 @@
+"""Buffers behind the sharding: FSDP1 moved them to `device_id` and cast them to `buffer_dtype`, FSDP2 does neither.
+
+`fully_shard` moves the buffers that a model has. Those that are on the meta device then get their values later, and what a
+module fills by an assignment (`self.table = torch.arange(n)`) is on the CPU.
+"""
+
+from fsdp_migrate.codemods.constructor.code import Code
+from fsdp_migrate.codemods.constructor.construction import Construction
+
+
+def write(construction: Construction, code: Code) -> None:
+    """Adds what moves and casts the buffers of a model to its code: in one loop, where both are done alike."""
+    moved = _moved(construction, code) if code.device else []
+    cast = _cast(construction, code) if code.cast else []
+    if moved and moved[:1] == cast[:1]:
+        cast = cast[1:]
+    code.below += [*moved, *cast]
+
+
+def _moved(construction: Construction, code: Code) -> list[str]:
+    buffer = construction.context.local("buffer", construction.call)
+    return [
+        f"for {buffer} in {code.model}.buffers():",
+        f"    {buffer}.data = {buffer}.to({code.device})",
+    ]
+
+
+def _cast(construction: Construction, code: Code) -> list[str]:
+    """Statements that cast the buffers of floating point, of all modules but those that are exempt."""
+    context, call = construction.context, construction.call
+    buffer = context.local("buffer", call)
+    test, _, dtype = code.cast.rpartition(" and ")
+    lines = [
+        f"for {buffer} in {code.model}.buffers():",
+        f"    if {buffer}.is_floating_point():",
+        f"        {buffer}.data = {buffer}.to({dtype})",
+    ]
+    if code.exempt:
+        module = context.local("module", call)
+        lines[0] = f"for {buffer} in {module}.buffers(recurse=False):"
+        lines = [
+            f"for {module} in {code.model}.modules():",
+            f"    if not isinstance({module}, {code.exempt}):",
+            *(f"        {line}" for line in lines),
+        ]
+    if test:
+        return [f"if {code.cast}:", *(f"    {line}" for line in lines)]
+    return lines
