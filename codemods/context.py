@@ -18,7 +18,7 @@ from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned, Imported, Scope
 from fsdp_migrate.facts.values import Value, value_of
-from fsdp_migrate.settings import line_length
+from fsdp_migrate.line_length import of_code, of_project
 
 if TYPE_CHECKING:
     from fsdp_migrate.codemods.edit.statement import Statement
@@ -98,8 +98,9 @@ class Context:
 
     @cached_property
     def line_length(self) -> int:
-        """That of the target's own formatter."""
-        return self.program.once(_line_length, self.file.path.absolute().parent)
+        """That of the target's own formatter, else of the file's own lines."""
+        length = self.program.once(_of_project, self.file.path.absolute().parent)
+        return of_code(self.file.text) if length is None else length
 
     @cached_property
     def references(self) -> dict[ast.expr, str]:
@@ -288,8 +289,8 @@ def are_of_torch(dotted: str, meanings: Iterable[str]) -> bool:
     return bool(paths) and all(path.rpartition(".")[2] == name for path in paths)
 
 
-def _line_length(_: Program, folder: Path) -> int:
-    return line_length(folder)
+def _of_project(_: Program, folder: Path) -> int | None:
+    return of_project(folder)
 
 
 class Silenced:

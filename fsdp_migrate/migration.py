@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
 _OF_LIBRARIES = "FSDP8"  # the codes of what is set for another library
+_LAST_COMMA = re.compile(r",(?=[)\]}])")
 
 
 @dataclass
@@ -220,10 +222,10 @@ def _settled(
 
 def _is_written(edits: Sequence[Edit], taken: Sequence[Edit]) -> bool:
     """Whether edits that were taken before have written the same, in code that they put in another place."""
-    pieces = ("".join(edit.text.split()) for edit in edits)
+    pieces = (_on_one_line(edit.text) for edit in edits)
     around = [
         [
-            "".join(other.text.split())
+            _on_one_line(other.text)
             for other in taken
             if other.start <= edit.start and edit.end <= other.end
         ]
@@ -233,6 +235,11 @@ def _is_written(edits: Sequence[Edit], taken: Sequence[Edit]) -> bool:
         piece and any(piece in text for text in texts)
         for piece, texts in zip(pieces, around, strict=True)
     )
+
+
+def _on_one_line(code: str) -> str:
+    """Code without white space and without commas behind a last item, which both depend on its width."""
+    return _LAST_COMMA.sub("", "".join(code.split()))
 
 
 def _undone(found: Found) -> Found:

@@ -1,4 +1,4 @@
-"""The settings of a run, and what the project's pyproject.toml says: the `[tool.fsdp-migrate]` tables, the line length."""
+"""The settings of a run, and what the project's pyproject.toml says: the `[tool.fsdp-migrate]` tables."""
 
 import os
 import sys
@@ -23,7 +23,6 @@ VERIFY = "verify"
 KEYS = (*LISTS, *OPTIONS, VERIFY)
 STDIN = "stdin.py"
 """The name of a program that comes from standard input, if none is given."""
-LINE_LENGTH = 88  # black's and ruff's default
 FORMS = {
     "auto": "fully_shard on the model's own modules, with one line, like_fsdp1, that keeps FSDP1's behaviour",
     "bridge": "only imports change",
@@ -88,18 +87,6 @@ def load_settings(paths: Sequence[Path]) -> Settings:
         if (folder / ".git").exists():
             break
     return Settings()
-
-
-def line_length(folder: Path) -> int:
-    """The line length that the nearest `pyproject.toml` at or above a folder gives to black or ruff."""
-    try:
-        tools = _tables(folder / "pyproject.toml")
-    except (OSError, ValueError, RecursionError):
-        if folder.parent == folder:
-            return LINE_LENGTH
-        return line_length(folder.parent)
-    lengths = (tools.get(tool, {}).get("line-length") for tool in ("black", "ruff"))
-    return next((length for length in lengths if isinstance(length, int)), LINE_LENGTH)
 
 
 def split_codes(values: Iterable[str]) -> frozenset[str]:

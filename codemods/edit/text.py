@@ -1,5 +1,7 @@
 """Edits of a file's text, applied together, and of items between commas; every byte outside of them stays as it was."""
 
+from __future__ import annotations
+
 import ast
 import io
 import re
@@ -8,12 +10,16 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File, parsed
 
+if TYPE_CHECKING:
+    from fsdp_migrate.codemods.edit.kept import Kept
+
 _EMPTY_LINES = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))+")
+_GOES_ON = re.compile(r"[(\[{,][ \t]*(?:#.*)?\n")
 _EMPTY_LINES_ABOVE = re.compile(r"(?m)(?:^[ \t]*(?:\r\n|\r|\n))+\Z")
 _EMPTY_ABOVE = re.compile(r"(?:\A|(?:^|\n)(?:[^#\n]*:)?[ \t]*\r?\n)\Z")  # or the head of a block
 
@@ -166,10 +172,26 @@ def comments_between(file: File, start: int, end: int) -> list[str]:
 def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int | None) -> str:
     """Generated statements, indented as a statement is, and formatted by black unless `line_length` is None."""
     indent = indentation(file, statement)
-    made = code if line_length is None else formatted(code, max(line_length - len(indent), 40))
-    made = in_steps(file, made.rstrip("\n"))
+    own: list[Kept] = []
+    if line_length is not None:
+        code, own = _formatted(file, code, max(line_length - len(indent), 40))
+    made = in_steps(file, code.rstrip("\n"))
     lines = [indent + line if line else line for line in made.split("\n")]
-    return newline(file).join(lines) + newline(file)
+    made = "\n".join(lines)
+    for each in own:
+        made = each.put_in(made)
+    return newline(file).join(made.split("\n")) + newline(file)
+
+
+def _formatted(file: File, code: str, width: int) -> tuple[str, list[Kept]]:
+    """Generated code as black has it, with names for expressions of the file that keep their lines, and these."""
+    code = NEWLINE.sub("\n", code)
+    if _GOES_ON.search(code) is None:
+        return formatted(code, width), []
+    from fsdp_migrate.codemods.edit.kept import kept
+
+    named, own = kept(file.text, code, width, lambda each: formatted(each, width))
+    return formatted(named, width), own
 
 
 def in_steps(file: File, code: str) -> str:
