@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, comments, overlap
 from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
+from fsdp_migrate.codemods.same import Made, without_repeats
 from fsdp_migrate.codemods.swap import still_used, swap
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import Program
@@ -121,7 +122,11 @@ class _File:
         every = found
         if self.context.writes:
             text = self.context.file.text if each_alone else None
-            found, edits = _settled(found, self.is_on, self.context.form, text)
+            made = _settled(found, self.is_on, self.context.form, text)
+            if self.context.plain:
+                made = without_repeats(self.context, made, self.is_on)
+            found = [each for each, _ in made]
+            edits = [edit for _, own in made for edit in own]
         applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
@@ -176,21 +181,21 @@ def _settled(
     is_on: Callable[[Rule, ast.AST], bool],
     form: str,
     text: str | None = None,
-) -> tuple[list[Found], list[Edit]]:
+) -> list[Made]:
     """The findings with the edits that can be made together; if two edits overlap, the first one wins.
 
     Args:
         text: the file's, if the edits of each finding are to be tried by themselves.
     """
-    settled: list[Found] = []
+    settled: list[Made] = []
     taken: list[Edit] = []
     refused: set[ast.AST] = set()
     for each in found:
         if each.of in refused:
-            settled.append(_undone(each))
+            settled.append((_undone(each), ()))
             continue
         if each.edits is None or not is_on(each.rule, each.node):
-            settled.append(each)
+            settled.append((each, ()))
             continue
         try:
             own = each.edits()
@@ -199,7 +204,7 @@ def _settled(
             together = [*taken, *own]
             if overlap(together):
                 if _is_written(own, taken):
-                    settled.append(each._replace(edits=None))
+                    settled.append((each._replace(edits=None), ()))
                     continue
                 raise Refused("another rewrite changes the same code")
         except Refused as refusal:
@@ -211,13 +216,14 @@ def _settled(
             if action is Action.MANUAL:
                 message = f"{each.message} Not done, because {refusal}: make this change yourself."
             refused.add(each.node)
-            settled.append(
-                each._replace(action=action, message=message, edits=None, imports=(), removed=())
+            undone = each._replace(
+                action=action, message=message, edits=None, imports=(), removed=()
             )
+            settled.append((undone, ()))
             continue
-        settled.append(each)
+        settled.append((each, own))
         taken = together
-    return settled, taken
+    return settled
 
 
 def _is_written(edits: Sequence[Edit], taken: Sequence[Edit]) -> bool:

@@ -11,7 +11,6 @@ from fsdp_migrate.codemods.edit.decided import decided, outermost
 from fsdp_migrate.codemods.edit.text import Refused, comments_between
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
-from fsdp_migrate.codemods.uses.branches import clips_in_both
 from fsdp_migrate.codemods.uses.wrappers import Selects, Walks
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import Models, models_of
@@ -63,8 +62,6 @@ def find(context: Context) -> Iterator[Found]:
         if found is not None:
             yield found
     about = [n for n in references if is_tested(context, n) and n not in of_wrappers]
-    if context.form == "torch":
-        about = [n for n in about if not clips_in_both(context, _if_of(context.file, n))]
     if context.program.once(_tells_both_apart):
         yield from _false_now(context, about)
         return
@@ -256,11 +253,6 @@ def _by_others(context: Context) -> Iterator[Found]:
 
 def _test_of(file: File, reference: ast.expr) -> ast.Call:
     return next(each for each in file.ancestors(reference) if isinstance(each, ast.Call))
-
-
-def _if_of(file: File, reference: ast.expr) -> ast.AST:
-    """What is around the expression that a test decides."""
-    return file.parents[outermost(file, _test_of(file, reference))]
 
 
 def is_tested(context: Context, reference: ast.expr) -> bool:

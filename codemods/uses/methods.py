@@ -11,7 +11,6 @@ from fsdp_migrate.codemods.edit.text import indentation, newline, step
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import no_sync
-from fsdp_migrate.codemods.uses.branches import clips_in_both, without_test
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
 from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
 from fsdp_migrate.facts.file import last_name
@@ -43,7 +42,6 @@ _EARLY = (
     f"Replaced by `{_TORCH}`, which does not see gradients that are not reduced yet; FSDP1 clipped those as well. "
     "Clip after the last backward pass of a step."
 )
-_IN_BOTH = "Clips in the same way in both branches now. One of them remains, without the test."
 _ITSELF = "Replaced by the model itself: `fully_shard` does not wrap it."
 _OR_DDP = "Replaced by the model itself, or by the module inside `DistributedDataParallel`."
 _OWN = (
@@ -133,19 +131,6 @@ def _clip(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         action, message = Action.MANUAL, _EARLY
     elif context.program.once(are_mixed):
         action, message = Action.MANUAL, _MIXED
-    branches = context.file.parents[context.file.statement(call)]
-    if action is Action.REWRITE and clips_in_both(context, branches):
-        assert isinstance(branches, ast.If)
-        yield Found(CLIP, attribute, action, message)
-        yield Found(
-            CLIP,
-            branches,
-            action,
-            _IN_BOTH,
-            edits=lambda: [without_test(context, branches)],
-            removed=(branches.test, *branches.body),
-        )
-        return
     is_used = _is_used_as_tensor(context, call)
     imports = () if has_torch(context, call) else (Import("torch", ""),)
     yield Found(

@@ -1,0 +1,331 @@
+"""Code that the edits of a file make equal to other code of it: one of the two stays.
+
+Runs on the edits of all rules: what a rule writes becomes equal to code that it does not know.
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.edit.text import (
+    comments,
+    indentation,
+    is_alone,
+    remove_statement,
+    spliced,
+)
+from fsdp_migrate.codemods.rule import Edit, Found, Rule
+from fsdp_migrate.facts.file import File, parsed
+from fsdp_migrate.facts.scopes import Assigned, Defined
+from fsdp_migrate.findings import Action
+
+RULE = Rule("FSDP020", "became-equal")
+
+_BRANCHES = "Both branches do the same now. One of them remains, without the test."
+_ASSIGNMENT = "Removed: `{}` has this value already."
+_GONE = "Removed: this code is in what FSDP020 removes."
+_METHOD = "Removed: it does what `{}.{}` does now, which the class inherits."
+# What a test may consist of that only looks.
+_PURE = (
+    *(ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.expr_context),
+    *(ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop, ast.Compare, ast.cmpop),
+)
+# Values that nobody changes: two calls with the same constants make the same.
+_OPTIONS = ("StateDictOptions", "MixedPrecisionPolicy", "CPUOffloadPolicy", "OffloadPolicy")
+
+Made = tuple[Found, Sequence[Edit]]
+"""A finding, and the edits that are made for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Repeat:
+    """Code that is there twice.
+
+    Attributes:
+        node: the construct that goes, or the `if` of which one branch stays.
+        message: what the finding says.
+        edit: what takes the place of the construct, and of all edits in it.
+        gone: the code whose edits no longer count.
+    """
+
+    node: ast.stmt
+    message: str
+    edit: Edit
+    gone: tuple[ast.AST, ...]
+
+
+def without_repeats(
+    context: Context, made: list[Made], is_on: Callable[[Rule, ast.AST], bool]
+) -> list[Made]:
+    """The findings and their edits, with one edit for each place where they leave the same code twice."""
+    if not any(own for _, own in made):
+        return made
+    for candidates in (_branches, _assignments, _methods):
+        for repeat_in in candidates(context.file):
+            edits = [edit for _, own in made for edit in own]
+            repeat = repeat_in(_After(context.file, edits))
+            if repeat is not None and is_on(RULE, repeat.node):
+                made = _with(context, made, repeat)
+    return made
+
+
+def _with(context: Context, made: Sequence[Made], repeat: _Repeat) -> list[Made]:
+    """The findings after one more edit, which takes the place of all in its region."""
+    region = repeat.edit.start, repeat.edit.end
+    gone = [context.file.lines(each) for each in repeat.gone]
+    found: list[Made] = []
+    for each, own in made:
+        kept = [edit for edit in own if not _is_inside(edit, region)]
+        if own and all(any(_is_inside(edit, part) for part in gone) for edit in own):
+            each = _gone(each)
+        found.append((each, kept))
+    finding = Found(
+        RULE,
+        repeat.node,
+        Action.REWRITE,
+        repeat.message,
+        shortened(context.source(repeat.node)),
+        removed=repeat.gone,
+    )
+    return [*found, (finding, [repeat.edit])]
+
+
+def _gone(found: Found) -> Found:
+    """A finding whose edits are not made, because the code that they change is removed."""
+    if found.action is Action.REWRITE:
+        found = found._replace(message=_GONE)
+    return found._replace(imports=())
+
+
+def _is_inside(edit: Edit, region: tuple[int, int]) -> bool:
+    """Whether an edit changes text of a region, and does not insert at its start or end."""
+    start, end = region
+    is_at_edge = edit.start == edit.end and edit.start in (start, end)
+    return start <= edit.start and edit.end <= end and not is_at_edge
+
+
+@dataclass(frozen=True)
+class _After:
+    """A file's text after edits."""
+
+    file: File
+    edits: Sequence[Edit]
+
+    def changes(self, node: ast.AST) -> bool:
+        """Whether edits change lines of a node."""
+        region = self.file.lines(node)
+        return any(_is_inside(edit, region) for edit in self.edits)
+
+    def is_separate(self, node: ast.stmt) -> bool:
+        """Whether a statement has lines of its own without comments, and no edit is of these and others."""
+        start, end = self.file.lines(node)
+        if not is_alone(self.file, node) or comments(self.file.text[start:end]):
+            return False
+        for edit in self.edits:
+            is_far = edit.end <= start or edit.start >= end
+            is_between = edit.start == edit.end == end  # of this statement, or of the next one
+            if is_between or not (is_far or _is_inside(edit, (start, end))):
+                return False
+        return True
+
+    def code(self, block: Sequence[ast.stmt]) -> str | None:
+        """The code of some statements, at the margin; None where its layout is unusual."""
+        if not is_alone(self.file, block[0]):
+            return None
+        start, end = self.file.lines(block[0])[0], self.file.lines(block[-1])[1]
+        inside = [edit for edit in self.edits if start <= edit.start and edit.end <= end]
+        text = spliced(self.file.text, inside, start, end)
+        margin = indentation(self.file, block[0])
+        lines = text.splitlines(keepends=True)
+        if not all(line.startswith(margin) or not line.strip() for line in lines):
+            return None
+        return "".join(line.removeprefix(margin) for line in lines)
+
+    @property
+    def before(self) -> "_After":
+        """The text without the edits: what was the same before is as the program wants it."""
+        return _After(self.file, ())
+
+
+_Candidate = Callable[[_After], _Repeat | None]
+
+
+def _are_same(after: _After, one: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
+    """Whether two pieces of code are the same for Python, whatever their layout."""
+    trees = [_tree(after.code(each)) for each in (one, other)]
+    return trees[0] is not None and trees[0] == trees[1]
+
+
+def _tree(code: str | None) -> str | None:
+    """What code is for Python, a single function without its docstring; None if that is not known."""
+    try:
+        tree = parsed(code or "")
+    except (SyntaxError, ValueError):
+        return None
+    match tree.body:
+        case [ast.FunctionDef() as function] if ast.get_docstring(function) is not None:
+            del function.body[0]
+    return ast.dump(tree) if code is not None else None
+
+
+def _become_same(after: _After, one: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
+    """Whether edits make two pieces of code the same, which were not."""
+    return _are_same(after, one, other) and not _are_same(after.before, one, other)
+
+
+# An `if` #
+
+
+def _branches(file: File) -> Iterator[_Candidate]:
+    """Each `if` with an `else`, inner ones first."""
+    for branches in sorted(file.of(ast.If), key=lambda each: -each.lineno):
+        if branches.orelse and _only_looks(branches.test):
+            yield partial(_same_branches, branches=branches)
+
+
+def _same_branches(after: _After, branches: ast.If) -> _Repeat | None:
+    """The `if` as one of its branches, the one that is as it was where there is one."""
+    file = after.file
+    parts = (branches.body, branches.orelse)
+    changed = [any(map(after.changes, part)) for part in parts]
+    is_elif = file.source(branches).startswith("elif")
+    if not any(changed) or is_elif or not after.is_separate(branches):
+        return None
+    if any(isinstance(each, ast.Import | ast.ImportFrom) for each in ast.walk(branches)):
+        return None
+    kept = 0 if changed[1] and not changed[0] else 1
+    code = after.code(parts[kept])
+    if code is None or not _become_same(after, *parts) or _has_long_strings(code):
+        return None
+    margin = indentation(file, branches)
+    lines = code.splitlines(keepends=True)
+    text = "".join(margin + line if line.strip() else line for line in lines)
+    edit = Edit(*file.lines(branches), text)
+    return _Repeat(branches, _BRANCHES, edit, (branches.test, *parts[1 - kept]))
+
+
+def _has_long_strings(code: str) -> bool:
+    """Whether a string of some code goes on in the next line, where it would be indented otherwise."""
+    strings = (n for n in ast.walk(parsed(code)) if isinstance(n, ast.Constant | ast.JoinedStr))
+    return any(node.end_lineno != node.lineno for node in strings)
+
+
+def _only_looks(test: ast.expr) -> bool:
+    """Whether a test has no effect but its answer: names, attributes, comparisons and `isinstance`."""
+    match test:
+        case ast.Call(ast.Name("isinstance"), arguments, []):
+            return all(map(_only_looks, arguments))
+    inside = ast.iter_child_nodes(test)
+    return isinstance(test, _PURE) and all(
+        _only_looks(each) for each in inside if isinstance(each, ast.expr)
+    )
+
+
+# An assignment #
+
+
+def _assignments(file: File) -> Iterator[_Candidate]:
+    """Each assignment to a variable of a function that the same block has assigned above."""
+    for second in file.of(ast.Assign):
+        first = _assigned_above(file, second)
+        if first is not None:
+            yield partial(_same_value, first=first, second=second)
+
+
+def _assigned_above(file: File, second: ast.Assign) -> ast.Assign | None:
+    """The assignment before this one to its variable, if both are in one block and no other code assigns between them."""
+    match second.targets:
+        case [ast.Name() as target] if file.function(second) is not None:
+            bindings = file.bindings(target)
+        case _:
+            return None
+    if not all(isinstance(each, Assigned) for each in bindings):
+        return None
+    made = [file.statement(each.target) for each in bindings if isinstance(each, Assigned)]
+    block = file.block(second)
+    above = [each for each in made if each.lineno < second.lineno]
+    first = max(above, key=lambda each: each.lineno, default=None)
+    if not isinstance(first, ast.Assign) or len(first.targets) != 1:
+        return None
+    return first if first in block else None
+
+
+def _same_value(after: _After, first: ast.Assign, second: ast.Assign) -> _Repeat | None:
+    file = after.file
+    if not after.changes(second) or not after.is_separate(second):
+        return None
+    if not _become_same(after, [first], [second]) or not _makes_options(after.code([second])):
+        return None
+    name = file.source(second.targets[0])
+    return _Repeat(
+        second, _ASSIGNMENT.format(name), remove_statement(file, second), (second.value,)
+    )
+
+
+def _makes_options(code: str | None) -> bool:
+    """Whether an assignment gives options of torch's, made of constants."""
+    match parsed(code or "").body:
+        case [ast.Assign([ast.Name()], ast.Call(ast.Name(name), [], keywords))]:
+            given = [keyword.value for keyword in keywords]
+            return name in _OPTIONS and all(isinstance(each, ast.Constant) for each in given)
+    return False
+
+
+# A method #
+
+
+def _methods(file: File) -> Iterator[_Candidate]:
+    """Each method that a base class of the same file has as well."""
+    for method in file.of(ast.FunctionDef):
+        around = file.parents[method]
+        if isinstance(around, ast.ClassDef) and _own(file, around, method.name) == [method]:
+            inherited = _inherited(file, around, method.name)
+            if inherited is not None:
+                yield partial(_same_method, method=method, other=inherited)
+
+
+def _own(file: File, cls: ast.ClassDef, name: str) -> list[ast.AST]:
+    """What the body of a class defines by a name."""
+    bindings = file.scope_of(cls.body[0]).bindings.get(name, ())
+    return [each.node if isinstance(each, Defined) else cls for each in bindings]
+
+
+def _inherited(file: File, cls: ast.ClassDef, name: str) -> ast.FunctionDef | None:
+    """The method that a class with one base has from it, where this file shows all classes up to that one."""
+    seen = {cls.name}
+    while True:
+        match cls:
+            case ast.ClassDef(bases=[ast.Name(base)], keywords=[]) if base not in seen:
+                bindings = file.scope.bindings.get(base, ())
+            case _:
+                return None
+        match [*bindings]:
+            case [Defined(node=ast.ClassDef() as cls)]:
+                seen.add(base)
+            case _:
+                return None
+        match _own(file, cls, name):
+            case [ast.FunctionDef() as method]:
+                return method
+            case [_, *_]:
+                return None
+
+
+def _same_method(after: _After, method: ast.FunctionDef, other: ast.FunctionDef) -> _Repeat | None:
+    """A method that goes, with its docstring: what it says is in its base's name."""
+    file = after.file
+    if not any(map(after.changes, (method, other))) or not after.is_separate(method):
+        return None
+    if method.decorator_list or other.decorator_list:
+        return None
+    if re.search(r"\bsuper\b|\b__\w+(?<!__)\b|\b__class__\b", file.source(method)):
+        return None  # which mean another thing in another class
+    if not _become_same(after, [method], [other]):
+        return None
+    base = file.enclosing_class(other)
+    assert base is not None
+    message = _METHOD.format(base.name, method.name)
+    return _Repeat(method, message, remove_statement(file, method), (method,))
