@@ -105,7 +105,7 @@ def swap(
         if not any(each == target or each.startswith(f"{target}.") for each in imported):
             needs.setdefault(target, Import(target, "", node))
     insert = hand_out(context, statements, [*needed, *needs.values()])
-    found = [each for statement in statements for each in _say(statement)]
+    found = [each for statement in statements for each in _say(context, statement)]
     found += [
         Found(RULE, node, Action.RUNTIME, f"Now comes from `{target}`.")
         for node, target in spelled_out
@@ -373,7 +373,7 @@ def _is_other_package(binding: Binding) -> bool:
     return TORCH.startswith(f"{binding.module}{member}.")
 
 
-def _say(statement: ImportChange) -> Iterator[Found]:
+def _say(context: Context, statement: ImportChange) -> Iterator[Found]:
     node = statement.node
     names = ", ".join(alias.name for alias in node.names)
     module = module_of(node)
@@ -386,9 +386,16 @@ def _say(statement: ImportChange) -> Iterator[Found]:
         yield Found(RULE, node, Action.REWRITE, _SPENT, construct)
     elif module.startswith(RUNTIME):
         yield Found(RULE, node, Action.RUNTIME, f"Imported from `{module}`.", construct)
-    elif new := sorted({name for home, name in statement.add if home == module and name}):
-        names = ", ".join(f"`{name}`" for name in new)
-        yield Found(RULE, node, Action.REWRITE, f"Now also imports {names}.", construct)
+    else:
+        # An import from another module has a line of its own, unless this one shares its line.
+        new = {
+            name or home
+            for home, name in statement.add
+            if home == module or not context.is_alone(node)
+        }
+        if new:
+            names = ", ".join(f"`{name}`" for name in sorted(new))
+            yield Found(RULE, node, Action.REWRITE, f"Now also imports {names}.", construct)
 
 
 def _edits(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from fsdp_migrate.codemods.constructor.flow import Flow, flow_of
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument, given_keys, is_whole
-from fsdp_migrate.codemods.edit.text import spliced
+from fsdp_migrate.codemods.edit.text import Refused, spliced
 from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import last_name
@@ -196,7 +196,10 @@ class Construction:
             return self._codes.get(node) or ast.unparse(node)
         source = self._translated(node) or self.context.source(node)
         is_closed = isinstance(node, ast.Call | ast.Dict | ast.List | ast.Set | ast.Tuple)
-        return f"({source})" if "\n" in source and not is_closed else source
+        is_open = "\n" in source and not is_closed
+        if is_open or isinstance(node, ast.NamedExpr):
+            return f"({source})"
+        return source
 
     def _translated(self, node: ast.expr) -> str:
         """The source of an argument in which torch's form replaces a method of another model; "" if it replaces none."""
@@ -209,7 +212,10 @@ class Construction:
         start, end = context.file.span(node)
         edits: list[Edit] = []
         for found in context.ask(context, lambda name: name == "uses.methods"):
-            own = found.edits() if found.edits is not None else ()
+            try:
+                own = found.edits() if found.edits is not None else ()
+            except Refused:
+                continue
             if own and all(start <= edit.start and edit.end <= end for edit in own):
                 edits += own
         return spliced(context.file.text, edits, start, end) if edits else ""

@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.constructor.construction import DIRECT, WRAP, Constru
 from fsdp_migrate.codemods.constructor.outcome import Form
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import CLASS
 
 _GONE = "Removed: the module is sharded already, and `fully_shard` takes a module once."
@@ -35,7 +36,8 @@ def form_of(construction: Construction) -> Form:
     context, call, module = construction.context, construction.call, construction.module
     assert module is not None
     names = [each.name for each in construction.arguments if each.name != "module"]
-    given = [each.value for each in construction.arguments if each.name != "module"]
+    # Not the values of a dictionary that is unpacked, which stays.
+    given = [value for value in values_given(call) if value is not module]
     return Form(
         _GONE,
         lambda: _edits(context, call, module),

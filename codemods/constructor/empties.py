@@ -36,7 +36,9 @@ class Emptying:
         on_meta = f"next({model}.parameters()).is_meta"
         sync = construction.value("sync_module_states")
         is_always = sync is not None and construction.constant(sync) is True
-        return on_meta if is_always else f"{grouped(self.test)} and {on_meta}"
+        if is_always or not self.test:
+            return on_meta
+        return f"{grouped(self.test)} and {on_meta}"
 
     def is_overwritten(self, construction: Construction) -> bool:
         """Whether rank 0 sends its values wherever this gives memory."""

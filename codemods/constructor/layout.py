@@ -17,14 +17,7 @@ from fsdp_migrate.codemods.constructor.construction import (
 )
 from fsdp_migrate.codemods.constructor.remarks import remarks
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import (
-    Refused,
-    comments,
-    indentation,
-    line_start,
-    newline,
-    read,
-)
+from fsdp_migrate.codemods.edit.text import Refused, indentation, line_start, newline, read
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
 
@@ -185,7 +178,7 @@ def in_function(construction: Construction, code: Code, name: str) -> list[Edit]
     """The edits that put a function above the statement, and its name in the place of the class."""
     context, call = construction.context, construction.call
     statement = context.file.statement(call)
-    anchor = _anchor(context, statement)
+    anchor = _anchor(context, _outside_of_class(context, statement, call))
     lines = code.lines(construction)
     kept, gone = remarks(construction, "\n".join(lines), call)
     body = "\n".join([*kept, *lines, f"return {code.model}"])
@@ -200,6 +193,14 @@ def in_function(construction: Construction, code: Code, name: str) -> list[Edit]
     if construction.kind == PARTIAL and _assigns(statement, call):
         return [above, context.remove(statement)]
     return [above, *_called(construction, name, "")]
+
+
+def _outside_of_class(context: Context, statement: ast.stmt, call: ast.Call) -> ast.stmt:
+    """The statement, or the class around it where code inside of the statement does not see the class's names."""
+    parent = context.file.parents[statement]
+    if isinstance(parent, ast.ClassDef) and context.file.scope_of(call).node is not parent:
+        return _outside_of_class(context, parent, call)
+    return statement
 
 
 def _anchor(context: Context, statement: ast.stmt) -> ast.stmt:
@@ -287,8 +288,9 @@ def by_units(construction: Construction, place: Place) -> list[Edit]:
     loop = [f"for {name}, {options} in units({given}):", f"    fully_shard({name}, **{options})"]
     loop = under(construction, place.model, loop)
     lines = _flat(place, loop)
-    gone = tuple(comments(context.source(call)))
     code = "\n".join(lines)
+    kept, gone = remarks(construction, code, place.statement)
+    code = "\n".join([*kept, *lines])
     edit = context.replace_statement(place.statement, code, as_it_is=is_long)
     return [edit._replace(lost=gone)]
 

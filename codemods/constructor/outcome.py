@@ -96,6 +96,8 @@ def taken_away(
             gone.append(region)
         else:
             gone += [n for n in inside if isinstance(n, ast.Name) and n not in stays]
+            # A path such as `torch.distributed.fsdp.MixedPrecision`, whose first name may well stay.
+            gone += [n for n in inside if n in construction.context.references and n not in kept]
     return gone
 
 

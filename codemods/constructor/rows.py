@@ -248,7 +248,7 @@ def _forward_prefetch(construction: Construction, value: ast.expr, code: Code) -
     if not code.loop:
         return "Has no effect: with a single unit there is nothing to prefetch."
     context, call = construction.context, construction.call
-    units = context.local("units", call)
+    units = context.local("fsdp_modules", call)  # `units` may be imported from the runtime
     code.use(construction, "FSDPModule")
     lines = [
         f"{units} = [m for m in {code.model}.modules() if isinstance(m, FSDPModule)]",

@@ -315,14 +315,14 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
 
 def _lacks_names(construction: Construction, value: ast.expr) -> bool:
     """Whether the program makes the mesh without the names of its dimensions, which `fully_shard` asks for to replicate."""
-    made = construction.context.value(value)
-    if made is None or not isinstance(made.node, ast.Call):
-        return False
-    call = made.node
-    is_made = f"{_DEVICE_MESH}.init_device_mesh" in construction.context.program.dotted(
-        call.func, made.file
-    )
-    named = len(call.args) > 2 or any(
-        keyword.arg in ("mesh_dim_names", None) for keyword in call.keywords
-    )
-    return is_made and not named
+    for candidate in construction.candidates.get(value, (value,)):
+        made = construction.context.value(candidate)
+        if made is None or not isinstance(made.node, ast.Call):
+            continue
+        paths = construction.context.program.dotted(made.node.func, made.file)
+        if f"{_DEVICE_MESH}.init_device_mesh" not in paths:
+            continue
+        has_more = any(each.arg in ("mesh_dim_names", None) for each in made.node.keywords)
+        if len(made.node.args) <= 2 and not has_more:
+            return True
+    return False

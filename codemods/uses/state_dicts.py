@@ -33,7 +33,7 @@ _WHOLE = "options=StateDictOptions(full_state_dict=True)"
 # Groups of ranks in which another rank than the first of all may be rank 0.
 _GROUPS = (
     r"HYBRID|ShardingStrategy\s*[\[(]|getattr\(\s*ShardingStrategy"
-    r"|\bprocess_group[\"']?\s*[:=]|\bdevice_mesh[\"']?\s*[:=]|\bmesh[\"']?\s*[:=]"
+    r"|\b(?:process_group|device_mesh|mesh)[\"']?\s*[:=](?!\s*None\b)"
 )
 # By these a module writes other names or values than those of its parameters and buffers.
 _OWN_NAMES = (
@@ -191,9 +191,17 @@ def _is_around_others(context: Context, call: ast.Call) -> bool:
 def _is_known_to_torch(program: Program) -> bool:
     """Whether rank 0 of each model is rank 0 of all, and modules save parameters and buffers alone, by the texts of the run."""
     calls = (call for file in program.files for call in models_of(program).constructors(file))
-    if program.has(_GROUPS) or any(len(call.args) > 1 for call in calls):  # 2nd: process group
+    if program.has(_GROUPS) or any(map(_has_group_by_position, calls)):
         return False
     return not program.tree.having(_OWN_NAMES)
+
+
+def _has_group_by_position(call: ast.Call) -> bool:
+    """Return whether a constructor's second argument, the process group, is anything but `None`."""
+    match call.args:
+        case [_, ast.Constant(value=None), *_]:
+            return False
+    return len(call.args) > 1
 
 
 def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:

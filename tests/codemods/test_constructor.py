@@ -634,8 +634,8 @@ with like_fsdp1(model):
         if isinstance(module, Block):
             fully_shard(module)
     fully_shard(model)
-units = [m for m in model.modules() if isinstance(m, FSDPModule)]
-for unit, following in zip(units[1:], units[2:]):
+fsdp_modules = [m for m in model.modules() if isinstance(m, FSDPModule)]
+for unit, following in zip(fsdp_modules[1:], fsdp_modules[2:]):
     unit.set_modules_to_forward_prefetch([following])
 === ignored modules and units
 model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), ignored_modules=[model.head])

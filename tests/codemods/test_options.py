@@ -58,7 +58,7 @@ def test_an_object_stays_if_its_constructor_is_left_as_it_is(tmp_path: Path) -> 
         class Trainer:
             def __init__(self, model: Net):
                 self.model = FullyShardedDataParallel(
-                    model,
+                    model if model else torch.distributed.fsdp.CPUOffload,
                     cpu_offload=torch.distributed.fsdp.CPUOffload(True),
                     auto_wrap_policy=functools.partial(
                         torch.distributed.fsdp.wrap.transformer_auto_wrap_policy, transformer_layer_cls={Block}),

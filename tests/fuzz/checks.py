@@ -251,8 +251,9 @@ def used_before_bound(text: str) -> set[str]:
     """Names that the top level reads above the first line that binds them."""
     module = _file(text)
     first: dict[str, int] = {}
+    of_comprehensions = _names_of_comprehensions(module.tree)
     for node in ast.walk(module.tree):
-        if module.scope_of(node) is not module.scope:
+        if module.scope_of(node) is not module.scope or node in of_comprehensions:
             continue
         if isinstance(node, ast.Import | ast.ImportFrom):
             for alias in node.names:
@@ -267,7 +268,20 @@ def used_before_bound(text: str) -> set[str]:
         for name, loads in module.loads.items()
         for load in loads
         if module.scope_of(load) is module.scope and load.lineno < first.get(name, 0)
+        if load not in of_comprehensions
     }
+
+
+def _names_of_comprehensions(tree: ast.AST) -> set[ast.AST]:
+    """The variables of comprehensions, where they are bound and where they are read."""
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            targets = [part for each in node.generators for part in ast.walk(each.target)]
+            bound = {part.id for part in targets if isinstance(part, ast.Name)}
+            inside = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+            found |= {part for part in inside if part.id in bound}
+    return found
 
 
 def shadowing_imports(text: str) -> set[str]:
