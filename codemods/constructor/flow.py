@@ -12,7 +12,6 @@ from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Para
 from fsdp_migrate.facts.values import Value, value_of, within
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_PRINTS = ("print", "info", "debug", "warning", "log")
 Path = tuple[int, ...]
 
 
@@ -329,8 +328,10 @@ def _returned(file: File, function: ast.AST) -> Iterator[ast.expr]:
             yield statement.value
 
 
-def is_read_elsewhere(program: Program, carrier: Value, passed: set[ast.AST]) -> bool:
-    """Whether what carries a value, such as a variable, is read in other places than those passed."""
+def read_elsewhere(
+    program: Program, carrier: Value, passed: set[ast.AST]
+) -> list[tuple[File, ast.expr]] | None:
+    """Where what carries a value, such as a variable, is read but in the places passed; None if the files do not show that."""
     file, node = carrier.file, carrier.node
     uses: list[tuple[File, ast.expr]]
     match node:
@@ -356,8 +357,8 @@ def is_read_elsewhere(program: Program, carrier: Value, passed: set[ast.AST]) ->
         case ast.Call():
             uses = list(program.calls(last_name(node.func)))
         case _:
-            return True
-    return any(use not in passed and not _is_harmless(home, use) for home, use in uses)
+            return None
+    return [(home, use) for home, use in uses if use not in passed]
 
 
 def _uses_of_imported(program: Program, file: File, node: ast.Name) -> list[tuple[File, ast.expr]]:
@@ -378,13 +379,3 @@ def _named(program: Program, name: str, but: File | None = None) -> list[tuple[F
         if file is not but
         for read in file.loads.get(name, ())
     ]
-
-
-def _is_harmless(file: File, use: ast.expr) -> bool:
-    """Whether a read of an option means the same to FSDP2's: its dtypes, or a print of it."""
-    parent = file.parents.get(use)
-    if isinstance(parent, ast.Attribute):
-        return parent.attr in ("param_dtype", "reduce_dtype")
-    if isinstance(parent, ast.Call) and use in parent.args:
-        return last_name(parent.func) in _PRINTS
-    return isinstance(parent, ast.FormattedValue)

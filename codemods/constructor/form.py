@@ -107,6 +107,16 @@ def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
         message = "Replaced by `MixedPrecisionPolicy`."
         found = Found(precision.POLICY, made, Action.REWRITE, message, "", edits, (need,), removed)
         yield found._replace(of=_taking(context, made))
+    yield from _reads_of_buffer_dtypes(context, rewritten)
+
+
+def _reads_of_buffer_dtypes(context: Context, rewritten: Rewritten) -> Iterator[Found]:
+    """The reads of what FSDP2's policy does not have."""
+    for read, (file, instead) in rewritten.buffer_dtypes.items():
+        if file is context.file:
+            edits = lambda read=read, text=instead: [context.replace(read, text)]  # noqa: E731
+            message = f"Replaced by `{instead}`, which is the same: `MixedPrecisionPolicy` has no `buffer_dtype`."
+            yield Found(precision.BUFFERS, read, Action.REWRITE, message, "", edits)
 
 
 def _taking(context: Context, made: ast.expr) -> ast.expr | None:

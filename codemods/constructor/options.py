@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.flow import Flow, is_read_elsewhere
+from fsdp_migrate.codemods.constructor.flow import Flow, read_elsewhere
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments, read, spliced
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.facts.file import File, values_given
+from fsdp_migrate.facts.file import NEWLINE, File, last_name, values_given
 from fsdp_migrate.facts.program import Program
 
 # FSDP1's fields in their order, with their defaults.
@@ -69,6 +69,7 @@ def precision_of(program: Program, file: File, made: ast.expr) -> Precision | No
 
 
 UNSHOWN = "unshown"
+_PRINTS = ("print", "info", "debug", "warning", "log")
 
 
 class Rewritten:
@@ -78,12 +79,14 @@ class Rewritten:
         ends: the expressions that make them.
         values: the arguments of constructors that take them.
         casting: those that say by themselves whether the units below the root cast their inputs, as not all say the same.
+        buffer_dtypes: reads of `buffer_dtype`, which FSDP2's policy has not, each with its file and what takes its place.
     """
 
     def __init__(self, program: Program, constructions: Sequence[Construction]) -> None:
         self.ends: dict[ast.expr, File] = {}
         self.values: set[ast.expr] = set()
         self.casting: set[ast.expr] = set()
+        self.buffer_dtypes: dict[ast.expr, tuple[File, str]] = {}
         taking = {
             value: construction
             for construction in constructions
@@ -94,10 +97,9 @@ class Rewritten:
         passed |= {value for value, _ in flows}
         kept: list[tuple[ast.expr, Flow]] = []
         for value, flow in flows:
-            if self._is_seen(program, taking[value], value, flow) and not any(
-                is_read_elsewhere(program, carrier, passed) for carrier in flow.carriers
-            ):
-                kept.append((value, flow))
+            if self._is_seen(program, taking[value], value, flow):
+                if _reads(program, flow, passed) is not None:
+                    kept.append((value, flow))
         # One that another constructor cannot take stays for all.
         while True:
             stays = {
@@ -112,6 +114,7 @@ class Rewritten:
             kept = left
         for value, flow in kept:
             self.values.add(value)
+            self.buffer_dtypes |= _reads(program, flow, passed) or {}
             self.ends |= {end.node: end.file for end in flow.ends}
             found = [precision_of(program, end.file, end.node) for end in flow.ends]
             if (
@@ -138,6 +141,45 @@ class Rewritten:
         is_local |= any(end.node is value for end in flow.ends)
         is_local |= field == "itself" and _is_beside(construction, flow, every[0])
         return field != UNSHOWN and is_local and all(map(_is_plain, every))
+
+
+def _reads(
+    program: Program, flow: Flow, passed: set[ast.AST]
+) -> dict[ast.expr, tuple[File, str]] | None:
+    """The reads of `buffer_dtype` among what else is read of a policy; None if something is read that FSDP2's has not."""
+    found: dict[ast.expr, tuple[File, str]] = {}
+    stands_for = _instead_of_buffer_dtype(program, flow)
+    for carrier in flow.carriers:
+        reads = read_elsewhere(program, carrier, passed)
+        if reads is None:
+            return None
+        for file, use in reads:
+            parent = file.parents[use]
+            if isinstance(parent, ast.Attribute) and parent.attr == "buffer_dtype":
+                # Where an older Python parses, its places in strings can be wrong.
+                if not stands_for or file.source(parent) != ast.unparse(parent):
+                    return None
+                found[parent] = (file, f"{file.source(use)}.{stands_for}")
+            elif not _is_harmless(file, use):
+                return None
+    return found
+
+
+def _instead_of_buffer_dtype(program: Program, flow: Flow) -> str:
+    """The field of all policies that has the dtype of buffers; "" if none has."""
+    found = [precision_of(program, end.file, end.node) for end in flow.ends]
+    field = shared_buffer_dtype([each for each in found if each is not None])
+    return field if field in ("param_dtype", "reduce_dtype") else ""
+
+
+def _is_harmless(file: File, use: ast.expr) -> bool:
+    """Whether a read of an option means the same to FSDP2's: its dtypes, or a print of it."""
+    parent = file.parents.get(use)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in ("param_dtype", "reduce_dtype")
+    if isinstance(parent, ast.Call) and use in parent.args:
+        return last_name(parent.func) in _PRINTS
+    return isinstance(parent, ast.FormattedValue)
 
 
 def _is_beside(construction: Construction, flow: Flow, precision: Precision) -> bool:
@@ -176,10 +218,25 @@ def policy_edits(context: Context, made: ast.expr, rewritten: Rewritten) -> list
     """The edits that turn what makes a MixedPrecision, or None, into FSDP2's policy."""
     if isinstance(made, ast.Constant):
         return [context.replace(made, "MixedPrecisionPolicy()")]
-    source = policy_source(context, made, made in rewritten.casting)
+    source = _in_room(context, made, policy_source(context, made, made in rewritten.casting))
     # Those of fields that FSDP2's policy does not have go with them.
     lost = Counter(comments(context.source(made))) - Counter(comments(source))
     return [context.replace(made, source)._replace(lost=tuple(lost.elements()))]
+
+
+def _in_room(context: Context, made: ast.expr, source: str) -> str:
+    """Code that takes an expression's place on one line, where a field less gives it room; a last comma asks for several."""
+    inside = source.partition("(")[2].removesuffix(")").strip()
+    if "\n" not in source or "#" in source or inside.endswith(","):
+        return source
+    rows = [row.strip() for row in source.splitlines()]
+    joined = rows[0] + " ".join(rows[1:-1]) + rows[-1]
+    file = context.file
+    first, end = file.span(made)
+    start = file.line_starts[made.lineno - 1]
+    behind = NEWLINE.split(file.text[end:], maxsplit=1)[0]
+    is_short = first - start + len(joined) + len(behind) <= context.line_length
+    return joined if is_short and rows[0].endswith("(") and rows[-1] == ")" else source
 
 
 def policy_source(context: Context, call: ast.expr, says_casts: bool) -> str:

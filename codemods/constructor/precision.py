@@ -127,7 +127,7 @@ def _policy(
         again = _again(construction, every[0], flow.ends[0].node, code)
         if again is not None:
             return again
-    may_be_none = flow.unknown or None in found or len(every) > 1
+    may_be_none = flow.unknown or None in found or construction.can_be_none(value)
     return _made_from(construction, value, code, may_be_none)
 
 

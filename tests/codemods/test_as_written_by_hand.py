@@ -168,6 +168,53 @@ for buffer in net.buffers():
     buffer.data = buffer.to(device)
     if buffer.is_floating_point():
         buffer.data = buffer.to(torch.bfloat16)
+=== a precision of which the types are read
+if half:
+    precision = MixedPrecision(
+        param_dtype=torch.bfloat16, reduce_dtype=reduced, buffer_dtype=reduced
+    )
+else:
+    precision = MixedPrecision(
+        torch.float32,
+        torch.float32,
+        torch.float32,
+    )
+model = FSDP(model, mixed_precision=precision)
+print(precision, precision.param_dtype, f"buffers in {precision.buffer_dtype}")
+---
+if half:
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduced)
+else:
+    precision = MixedPrecisionPolicy(
+        torch.float32,
+        torch.float32,
+    )
+fully_shard(model, mp_policy=precision)
+for buffer in model.buffers():
+    if buffer.is_floating_point():
+        buffer.data = buffer.to(precision.reduce_dtype)
+print(precision, precision.param_dtype, f"buffers in {precision.reduce_dtype}")
+=== a precision that something else reads as FSDP1's
+if half:
+    precision = MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=reduced)
+else:
+    precision = MixedPrecision(torch.float32)
+model = FSDP(model, mixed_precision=precision)
+print(precision.buffer_dtype)
+---
+if half:
+    precision = MixedPrecision(param_dtype=torch.bfloat16, buffer_dtype=reduced)
+else:
+    precision = MixedPrecision(torch.float32)
+mp_policy = MixedPrecisionPolicy(
+    param_dtype=precision.param_dtype,
+    reduce_dtype=precision.reduce_dtype or precision.param_dtype,
+)
+fully_shard(model, mp_policy=mp_policy)
+for buffer in model.buffers():
+    if buffer.is_floating_point():
+        buffer.data = buffer.to(precision.buffer_dtype)
+print(precision.buffer_dtype)
 === what only served an argument without effect
 def _original(config):
     return config.peft
