@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from .changed import of_load, say
 from .gather import sharded_as
+from .quirks import record_of_parameter
 
 _optimizers: WeakSet[Optimizer] = WeakSet()
 
@@ -113,7 +114,7 @@ def before_param_group(optimizer: Optimizer, group: dict[str, Any]) -> None:
     given = group.get("params")
     if isinstance(given, (torch.Tensor, set)) or given is None:
         if isinstance(given, _Stale):
-            group["params"] = given._successor
+            group["params"] = _successor(given)
         return
     group["params"] = [_current(each) for each in given]
 
@@ -129,8 +130,17 @@ def _current(given: Any) -> Any:
     if isinstance(given, tuple):
         return tuple(_current(each) for each in given)
     if isinstance(given, _Stale):
-        return given._successor
+        return _successor(given)
     return given
+
+
+def _successor(old: _Stale) -> nn.Parameter:
+    """The new parameter that an optimizer gets for one from before sharding, which its record counts."""
+    new = old._successor
+    record = record_of_parameter(new)
+    if record is not None:
+        record.add("older_optimizers", "parameter")
+    return new
 
 
 def follow_all() -> None:

@@ -205,6 +205,16 @@ def test_what_acted_is_counted_by_place() -> None:
     assert found["interface"]["examples"] == ["no_sync"]
 
 
+def test_parameters_from_before_are_counted_in_an_optimizer_of_after() -> None:
+    model = nn.Linear(4, 4)
+    groups = [{"params": [*model.parameters()]}]
+    with runtime.like_fsdp1(model):
+        fully_shard(model)
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    assert optimizer.param_groups[0]["params"] == [*model.parameters()]
+    assert acted()["older_optimizers"]["count"] == 2
+
+
 def test_a_program_that_needs_nothing_counts_nothing() -> None:
     model = nn.Linear(4, 4)
     with runtime.like_fsdp1(model):
