@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.edit.text import Refused, apply, comments, overlap
+from fsdp_migrate.codemods.edit.text import Refused, apply, comments, origins, overlap
 from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.same import Made, without_repeats
@@ -88,8 +88,9 @@ def migrate(file: File, source: Source, program: Program, options: Options) -> O
         except ValueError as error:  # an encoding, or cells, that the new text does not fit
             outcome.errors.append(Problem(file.shown, 0, f"left alone: {error}"))
         else:
-            changed = data != source.data
-            outcome.change = Change(source.path, source.data, data) if changed else None
+            if data != source.data:
+                lines = origins(file.text, work.edits)
+                outcome.change = Change(source.path, source.data, data, lines)
     return outcome
 
 
@@ -98,6 +99,7 @@ class _File:
         self.context = context
         self.options = options
         self.imports_runtime = False
+        self.edits: list[Edit] = []
 
     def run(self) -> tuple[list[Found], str, bool | None]:
         """What is found, the new text, and whether the file uses torch's FSDP1."""
@@ -150,6 +152,7 @@ class _File:
             if left != every:
                 return self.written(left, each_alone=True)
         edits += others
+        self.edits = edits
         text = self.context.file.text
         return shown, apply(text, edits) if edits else text, of_torch
 

@@ -10,11 +10,16 @@ from fsdp_migrate.settings import DEFAULT_FORM
 
 @dataclass(frozen=True)
 class Change:
-    """One file before and after, as bytes: encoding, line endings and byte-order mark are part of a file."""
+    """One file before and after, as bytes: encoding, line endings and byte-order mark are part of a file.
+
+    Attributes:
+        origins: for each line of a program afterwards, the number of the line that it was, or that it was written for.
+    """
 
     path: Path
     before: bytes
     after: bytes
+    origins: tuple[int, ...] = ()
 
     @property
     def is_new(self) -> bool:

@@ -51,6 +51,25 @@ def spliced(text: str, edits: Iterable[Edit], start: int = 0, end: int | None = 
     return "".join([*pieces, text[start:end]])
 
 
+def origins(text: str, edits: Iterable[Edit]) -> tuple[int, ...]:
+    """For each line of the text after its edits, the number of the line that it was, or that it was written for."""
+    numbers = [1]
+    position = 0
+    line = 1
+    last = "\n"
+    for edit in (*_in_order(edits), Edit(len(text), len(text), "")):
+        kept = text[position : edit.start]
+        numbers += range(line + 1, line + kept.count("\n") + 1)
+        line += kept.count("\n")
+        numbers += [line] * edit.text.count("\n")
+        line += text.count("\n", edit.start, edit.end)
+        position = edit.end
+        last = edit.text or kept or last
+        if last.endswith("\n"):  # what comes next begins a line
+            numbers[-1] = line
+    return tuple(numbers)
+
+
 def _in_order(edits: Iterable[Edit]) -> list[Edit]:
     """Edits by their places, each once, and those that only remove text and touch the same text as one."""
     found: list[Edit] = []

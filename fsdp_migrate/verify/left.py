@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 from fsdp_migrate.findings import Finding
 
@@ -22,11 +23,26 @@ class Left:
     Args:
         root: the folder of the program.
         find: finds them when they are first asked for, with paths relative to `root`.
+        origins: for the lines of each file that was migrated in a copy, the lines that they come from.
     """
 
-    def __init__(self, root: Path, find: Callable[[], Sequence[Finding]] = tuple) -> None:
+    def __init__(
+        self,
+        root: Path,
+        find: Callable[[], Sequence[Finding]] = tuple,
+        origins: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    ) -> None:
         self.root = root
         self._find = find
+        self._origins = origins
+
+    def place(self, migrated: str) -> str:
+        """The place in the user's file of a `file:line` of a migrated copy."""
+        name, _, line = migrated.rpartition(":")
+        numbers = self._origins.get(name, ())
+        if int(line) > len(numbers):
+            return migrated
+        return f"{name}:{numbers[int(line) - 1]}"
 
     @cached_property
     def findings(self) -> Sequence[Finding]:

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.findings import Finding
-from fsdp_migrate.report import Report
 from fsdp_migrate.verify import causes, failures, files, folders, launch, processes, quirks, records
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, check_proof, judge
 from fsdp_migrate.verify.left import Left
 from fsdp_migrate.verify.live import Live
+from fsdp_migrate.verify.migrated import left_in_torch, left_to_user, migrate
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.sources import Sources
 from fsdp_migrate.verify.values import first as first_values
@@ -131,6 +130,7 @@ class Pair:
             rest = ["what follows the first difference (--quick)"]
             return replace(verdict, uncompared=rest, notes=notes, diff=diff)
         idle = check_migrated(other, changed)
+        other = other.at(left.place)
         sources = Sources([before.root / name for name in _ran(one)], left)
         verdict = judge(one, other, how.tolerance, recording, sources)
         saved = files.written(before.root, old)
@@ -151,7 +151,7 @@ class Pair:
             printed=[*verdict.printed, *found.printed],
             uncompared=[*idle, *found.unread, *verdict.uncompared, *_never(found.files, verdict)],
             notes=notes + verdict.notes,
-            quirks=quirks.read(other, after.root),
+            quirks=self._quirks(other, left, after),
             environment=launch.describe(how, before),
             diff=diff,
         )
@@ -166,16 +166,29 @@ class Pair:
         check_proof(verdict)
         return verdict
 
+    def _quirks(self, run: records.Run, left: Left, after: Program) -> list[quirks.Line]:
+        """What each `like_fsdp1` did; of those that did nothing, also what the form torch leaves to the user."""
+        lines = quirks.read(run, after.root)
+        if self.migrated is None:
+            lines = [replace(line, place=left.place(line.place), is_written=True) for line in lines]
+        if all(line.acted for line in lines):
+            return lines
+        user = after.root if self.migrated else left.root
+        findings = left_in_torch(user, _ran(run))
+        return [line if line.acted else replace(line, findings=findings) for line in lines]
+
     def _programs(self, folder: Path) -> tuple[Program, Program, list[str], Left]:
         """Fresh copies of both, the warnings of the migration, and what it left to people."""
         before = self._copy("original", self.original, folder)
         after = self._copy("migrated", self.migrated or self.original, folder)
         before, after = replace(before, twin=after.source), replace(after, twin=before.source)
         if self.migrated is not None:
-            return before, after, [], Left(before.root, lambda: _manual(before.root, self.how.form))
+            left = Left(before.root, lambda: left_to_user(before.root, self.how.form))
+            return before, after, [], left
         self.how.progress.stage("migrating a copy")
-        notes, manual = migrate(after.root, self.how.form)
-        return before, after, notes, Left(before.root, lambda: manual)
+        done = migrate(after.root, self.how.form)
+        left = Left(before.root, lambda: done.findings, done.origins)
+        return before, after, done.warnings, left
 
     def _again(
         self, program: Program, recording: Recording, folder: Path
@@ -248,54 +261,6 @@ class Pair:
         where = f"{self.how.ranks} ranks ({self.how.device}{emulated})"
         self.how.progress.stage(f"running the {program.name} program on {where}")
         return run_program(program, folder, self.how, recording, live.look)
-
-
-def migrate(root: Path, form: str) -> tuple[list[str], list[Finding]]:
-    """Migrate the Python files below `root`, a copy, in place, by the project's settings.
-
-    Returns warnings, and the findings that a person must look at, with paths relative to `root`.
-
-    Raises Unverifiable where nothing changes, so that there is nothing to compare.
-    """
-    report = _analysed(root, form)
-    for change in report.changes:
-        change.path.write_bytes(change.after)
-    warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]
-    manual = _of_people(root, report)
-    if manual:
-        first = f"{manual[0].code} at {manual[0].path}:{manual[0].line}"
-        warnings.append(f"{len(manual)} {causes.BY_HAND} {first}")
-    if not report.changes:
-        nothing = "the migration changes nothing: pass the migrated program with --migrated, and the original as SCRIPT"
-        raise Unverifiable("; ".join([nothing, *warnings]))
-    return warnings, manual
-
-
-def _analysed(root: Path, form: str) -> Report:
-    from fsdp_migrate.discover import discover
-    from fsdp_migrate.engine import analyse
-    from fsdp_migrate.settings import Options, load_settings
-
-    settings = load_settings([root])
-    options = Options(form=form, select=settings.select, ignore=settings.ignore)
-    return analyse(discover([root], settings.exclude, settings.root), options)
-
-
-def _manual(root: Path, form: str) -> list[Finding]:
-    """What the tool leaves to people in a program that was migrated otherwise."""
-    return _of_people(root, _analysed(root, form))
-
-
-def _of_people(root: Path, report: Report) -> list[Finding]:
-    return [finding._replace(path=_below(root, finding.path)) for finding in report.manual]
-
-
-def _below(root: Path, path: str) -> str:
-    """A path relative to a folder that it is in."""
-    full = Path(path).resolve()
-    if full.is_relative_to(root):
-        return full.relative_to(root).as_posix()
-    return path
 
 
 def _ran(run: records.Run) -> list[str]:

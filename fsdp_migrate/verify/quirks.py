@@ -17,7 +17,7 @@ _LISTED = 20
 
 _WORDS = {
     "whole_state_dicts": "{n} whole state dict{s}",
-    "older_optimizers": "{n} parameter{s} of older optimizers",
+    "older_optimizers": "{n} parameter{s} that the optimizer got from before sharding",
     "data_writes": "{n} write{s} to p.data",
     "class_names": "{n} printed name{s} of classes",
     "sharded_after_forward": "{n} forward{s} with sharded parameters after it",
@@ -40,12 +40,14 @@ class Line:
     """One `with like_fsdp1(model)`, all times that it ran, on all ranks.
 
     Attributes:
-        place: `file:line`, relative to the program's folder.
+        place: `file:line` in the user's files, relative to the program's folder.
         call: as the source has it, `like_fsdp1(model)`.
         acted: how often each quirk that did something did so, for the model and on the rank where it did most, and
             examples.
         idle: the other quirks, without those that are switched off already.
-        edit: what the call may become; empty where the line may go, or everything acted.
+        edit: what the call may become; empty where nothing acted, or everything did.
+        is_written: whether the tool wrote the line into a temporary copy: the place is then the code that it was written for.
+        findings: of a line that did nothing, what needs the user in the form torch, which has no such line.
     """
 
     place: str
@@ -53,36 +55,63 @@ class Line:
     acted: dict[str, dict[str, Any]] = field(default_factory=dict)
     idle: tuple[str, ...] = ()
     edit: str = ""
+    is_written: bool = False
+    findings: tuple[str, ...] = ()
 
     @property
     def may_go(self) -> bool:
-        """Whether the run needed nothing of it."""
-        return not self.acted
+        """Whether the run needed nothing of it, and the form torch has no findings."""
+        return not self.acted and not self.findings
 
     def text(self) -> str:
         """What it did, and what follows from it, in one line."""
-        start = f"{self.place} {self.call}:"
-        if self.may_go:
-            return (
-                f"{start} not needed in this run. You can remove the line and dedent its block, if no code "
-                "compares class names"
-            )
+        if not self.acted:
+            return f"{self._start()} {self._not_needed()}"
         did = "; ".join(_words(name, **done) for name, done in self.acted.items())
-        rest = f". Nothing else was needed in this run, so you can write `{self.edit}`"
-        return f"{start} {did}{rest if self.edit else ''}"
+        rest = ""
+        if self.edit:
+            rest = f". Nothing else was needed in this run, so you can write `{self.edit}`"
+        return f"{self._start()} {did}{rest}"
 
     def brief(self) -> str:
         """What the run needed of it, and how many switches may go, without the call that says so."""
-        if self.may_go:
+        if not self.acted:
             return self.text()
-        may_go = (
-            f"; {counted(len(self.idle), 'other switch')} can be turned off (-v shows the call)"
-        )
-        return f"{self.place} {self.call}: needed for {', '.join(self.acted)}{may_go if self.edit else ''}"
+        rest = ""
+        if self.edit:
+            others = counted(len(self.idle), "other switch")
+            rest = f"; {others} can be turned off (-v shows the call)"
+        return f"{self._start()} needed for {', '.join(self.acted)}{rest}"
+
+    def _start(self) -> str:
+        written = ""
+        if self.is_written:
+            written = ", written for this line"
+        return f"{self.place} {self.call}{written}:"
+
+    def _not_needed(self) -> str:
+        nothing = "nothing of it was needed in this run."
+        if self.findings:
+            shown = ", ".join(self.findings[:_SHOWN])
+            if len(self.findings) > _SHOWN:
+                shown += f" and {len(self.findings) - _SHOWN} more"
+            return (
+                f"{nothing} To do without it, use `--form torch` and look at its findings: {shown}"
+            )
+        if self.is_written:
+            way = "`--form torch` writes the program without it"
+        else:
+            way = "You can remove the line and dedent its block"
+        return f"{nothing} {way}, if no code compares class names"
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""
-        return {**vars(self), "idle": list(self.idle), "may_go": self.may_go}
+        return {
+            **vars(self),
+            "idle": list(self.idle),
+            "findings": list(self.findings),
+            "may_go": self.may_go,
+        }
 
 
 def read(run: Run, root: Path) -> list[Line]:

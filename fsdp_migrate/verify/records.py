@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -129,6 +129,14 @@ class Run:
         """What the runtime warned of on any rank, once a place and rule."""
         told = (each for rank in self.ranks for each in rank.said)
         return [*{(each["place"], each["code"]): each for each in told}.values()]
+
+    def at(self, place: Callable[[str], str]) -> Run:
+        """The same with other places of the runtime's warnings, as `place` returns them."""
+        ranks = [
+            replace(rank, said=[each | {"place": place(each["place"])} for each in rank.said])
+            for rank in self.ranks
+        ]
+        return replace(self, ranks=ranks)
 
     @property
     def dtypes(self) -> tuple[str, str]:

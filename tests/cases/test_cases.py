@@ -17,7 +17,8 @@ from fsdp_migrate.findings import Action
 from fsdp_migrate.settings import Options as Analysis
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import copy
-from fsdp_migrate.verify.main import migrate, run_program
+from fsdp_migrate.verify.main import run_program
+from fsdp_migrate.verify.migrated import migrate
 from fsdp_migrate.verify.options import Options, Recording
 
 from ..bundled import program_texts

@@ -2,12 +2,14 @@
 
 import inspect
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from fsdp_migrate.cli import cli
 from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS
 from fsdp_migrate.runtime.in_place import like_fsdp1
 from fsdp_migrate.verify import quirks
@@ -47,10 +49,37 @@ def told(folder: Path, *ranks: list[dict[str, Any]]) -> list[str]:
 def test_what_nothing_needed_may_go(tmp_path: Path) -> None:
     idle = record("train.py:4", zero_gradients=(0, []))
     assert told(tmp_path, [idle], [idle]) == [
-        "train.py:4 like_fsdp1(model): not needed in this run. You can remove the line and dedent its block, "
-        "if no code compares class names"
+        "train.py:4 like_fsdp1(model): nothing of it was needed in this run. You can remove the line and dedent "
+        "its block, if no code compares class names"
     ]
     assert told(tmp_path, [], []) == []
+
+
+def test_of_a_copy_the_place_is_in_the_users_file_and_the_form_torch_is_the_way(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(SOURCE)
+    ran = Run([Rank(0, [], [], [], [], quirks=[record("train.py:4")])], 1.0)
+    (line,) = quirks.read(ran, tmp_path)
+    line = replace(line, place="train.py:9", is_written=True)
+    start = (
+        "train.py:9 like_fsdp1(model), written for this line: nothing of it was needed in this run."
+    )
+    assert line.text() == (
+        f"{start} `--form torch` writes the program without it, if no code compares class names"
+    )
+    assert line.may_go
+    found = tuple(f"FSDP529 at train.py:{n}" for n in range(1, 6))
+    line = replace(line, findings=found)
+    assert (
+        line.text()
+        == line.brief()
+        == (
+            f"{start} To do without it, use `--form torch` and look at its findings: FSDP529 at train.py:1, "
+            "FSDP529 at train.py:2, FSDP529 at train.py:3 and 2 more"
+        )
+    )
+    assert not line.may_go
 
 
 def test_a_quirk_is_needed_if_any_rank_needed_it(tmp_path: Path) -> None:
@@ -85,7 +114,7 @@ def test_without_verbose_the_switches_are_one_short_line(tmp_path: Path) -> None
     for given, expected in (
         ({"zero_gradients": (3, ["a"])}, "needed for zero_gradients; 2 other switches can be turned off (-v shows the call)"),
         (acted, "needed for zero_gradients, whole_state_dicts, class_names, interface"),
-        ({}, "not needed in this run. You can remove the line and dedent its block, if no code "
+        ({}, "nothing of it was needed in this run. You can remove the line and dedent its block, if no code "
          "compares class names"),
     ):  # fmt: skip
         ran = Run([Rank(0, [], [], [], [], quirks=[record("train.py:4", **given)])], 1.0)
@@ -121,18 +150,39 @@ def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -
     lines = result.stdout.splitlines()
     assert lines[-1].startswith("same: 3 losses on 2 ranks bitwise equal")
     assert lines[-4] == (
-        "train.py:23 like_fsdp1(model): needed for zero_gradients, whole_state_dicts, interface; "
+        "train.py:20 like_fsdp1(model), written for this line: needed for zero_gradients, whole_state_dicts, interface; "
         "8 other switches can be turned off (-v shows the call)"
     )
     for line, place in zip(
-        lines[-3:-1], ("27 like_fsdp1(teacher)", "31 like_fsdp1(reference)"), strict=True
+        lines[-3:-1], ("21 like_fsdp1(teacher)", "22 like_fsdp1(reference)"), strict=True
     ):
-        assert line.startswith(f"train.py:{place}: not needed in this run. You can remove")
+        assert line.startswith(f"train.py:{place}, written for this line: nothing of it was needed")
     model, *others = json.loads(files["json"].read_text())["quirks"]
     assert set(model["acted"]) == {"zero_gradients", "whole_state_dicts", "interface"}
-    assert (model["place"], model["may_go"]) == ("train.py:23", False)
+    assert (model["place"], model["may_go"]) == ("train.py:20", False)
     assert [other["may_go"] for other in others] == [True, True]
-    assert "not needed in this run" in files["summary"].read_text()
+    assert "nothing of it was needed in this run" in files["summary"].read_text()
+
+
+@pytest.mark.ranks
+@pytest.mark.usefixtures("forked")
+def test_the_line_may_not_go_where_the_form_torch_has_findings(
+    programs: Path, tmp_path: Path
+) -> None:
+    script = programs / "kept" / "own_names.py"
+    verdict = verify(script, device="cpu")
+    (line,) = verdict.quirks
+    assert verdict.equal
+    assert line.text() == (
+        "own_names.py:23 like_fsdp1(model), written for this line: nothing of it was needed in this run. To do without "
+        "it, use `--form torch` and look at its findings: FSDP530 at own_names.py:14"
+    )
+    migrated = tmp_path / "own_names.py"
+    migrated.write_bytes(script.read_bytes())
+    assert CliRunner().invoke(cli, [str(migrated), "--allow-dirty"]).exit_code == 0
+    (line,) = verify(script, migrated, device="cpu").quirks
+    assert line.place == "own_names.py:26"
+    assert not line.may_go
 
 
 @pytest.mark.ranks

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from fsdp_migrate.exit_codes import Unusable
-from fsdp_migrate.verify import Unverifiable, folders, main
+from fsdp_migrate.verify import Unverifiable, folders
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.main import verify
+from fsdp_migrate.verify.migrated import migrate
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -122,10 +123,10 @@ def test_the_projects_settings_hold(repository: Path) -> None:
     program = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\nFSDP(model)\n"
     (repository / "old" / "train.py").write_text(program)
     with pytest.raises(Unverifiable, match="the migration changes nothing"):
-        main.migrate(repository, "auto")
+        migrate(repository, "auto")
     (repository / "pyproject.toml").write_text("[tool.fsdp-migrate]\nexclude = 1\n")
     with pytest.raises(Unusable, match="exclude in"):
-        main.migrate(repository, "auto")
+        migrate(repository, "auto")
 
 
 def test_more_ranks_than_devices_name_the_way_out(repository: Path) -> None:

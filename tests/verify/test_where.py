@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import main
-from fsdp_migrate.verify.folders import copy
+from fsdp_migrate.verify.folders import Program, copy
+from fsdp_migrate.verify.migrated import migrate
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.where.lines import Line
 from fsdp_migrate.verify.where.runs import look
@@ -32,13 +32,13 @@ def look_at(text: str, form: str, folder: Path, migrated: str | None = None) -> 
     before = copy("original", script, folder / "original" / "copy")
     after = copy("migrated", script, folder / "migrated" / "copy")
     if migrated is None:
-        main.migrate(after.root, form)
+        migrate(after.root, form)
     else:
         after.script.write_text(migrated)
     how = Options(device="cpu", form=form, timeout=60)
     recording = Recording(canonical=True, lines=100)
 
-    def again() -> main.Program:
+    def again() -> Program:
         return copy("original", script, folder / "again" / "original" / "copy")
 
     return look(before, after, again, folder, how, (recording, recording))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.verify import main
 from fsdp_migrate.verify.folders import Program, copy
+from fsdp_migrate.verify.migrated import migrate
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.where.runs import look
 
@@ -26,7 +26,7 @@ def false_lines(script: Path, folder: Path, how: Options, emulate: int = 0) -> l
     """The lines that are said to differ between a program and its migration."""
     before = copy("original", script, folder / "original" / "copy")
     after = copy("migrated", script, folder / "migrated" / "copy")
-    main.migrate(after.root, "auto")
+    migrate(after.root, "auto")
     recording = Recording(canonical=True, emulate=emulate, lines=100)
 
     def again() -> Program:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.verify import main
 from fsdp_migrate.verify.folders import Program, copy
+from fsdp_migrate.verify.migrated import migrate
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.where.lines import Line
 from fsdp_migrate.verify.where.runs import look
@@ -63,7 +63,7 @@ def test_a_mistake_in_a_bundled_program_is_named(mistake: Mistake, tmp_path: Pat
     script = FIXTURES / mistake.case / "original" / settings["entry"]
     before = copy("original", script, tmp_path / "original" / "copy")
     after = copy("migrated", script, tmp_path / "migrated" / "copy")
-    main.migrate(after.root, "auto")
+    migrate(after.root, "auto")
     plant(after, mistake.file, mistake.right, mistake.wrong)
     arguments = [*settings["arguments"], *SHORTER[mistake.case]]
     how = Options(
