@@ -109,8 +109,9 @@ def _lines(program: Program, path: str) -> list[Line]:
     context, found = Context(file, program, form="torch"), list[Line]()
     for line in (each for finder in _FINDERS for each in finder(context)):
         around = file.function(line.node)
-        text = "" if around is None else file.source(around)
-        is_of_fsdp2 = "fully_shard(" in text and "like_fsdp1(" not in text
+        is_of_fsdp2 = False
+        if around is not None and file.calls_in(around, "fully_shard"):
+            is_of_fsdp2 = not file.calls_in(around, "like_fsdp1")
         if not (is_of_fsdp2 or is_for_others(file, line.node)):
             found.append(line)
     return found

@@ -8,7 +8,8 @@ from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
@@ -102,12 +103,18 @@ def _is_tensor_parallel(program: Program) -> bool:
 
 
 def _of_ignored(program: Program) -> Action | None:
-    """By hand if parameters are ignored; not where a file of the program freezes some, or reduces gradients itself."""
-    texts = [file.text for file in program.files]
-    if not any(_IGNORES.search(text) for text in texts):
+    """By hand if parameters are ignored; not where code that can get the model freezes some, or reduces gradients itself."""
+    if not any(_IGNORES.search(file.text) for file in program.files):
         return None
-    is_cared_for = any("requires_grad" in text or "all_reduce" in text for text in texts)
+    files = [file for file in program.files if models_of(program).shards(file)]
+    is_cared_for = any(_cares_for_ignored(file) for file in files)
     return Action.RUNTIME if is_cared_for else Action.MANUAL
+
+
+def _cares_for_ignored(file: File) -> bool:
+    """Whether a file speaks of `requires_grad`, or calls a function that reduces over ranks."""
+    freezes = not {"requires_grad", "requires_grad_"}.isdisjoint(file.attributes)
+    return freezes or any("all_reduce" in name for name in file.calls)
 
 
 def _are_sharded(context: Context, given: ast.expr) -> bool:

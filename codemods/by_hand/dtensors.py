@@ -1,7 +1,6 @@
 """What torch does otherwise with DTensors: random numbers, and tests for ShardedTensor."""
 
 import ast
-import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand.measured import is_torchs
@@ -10,7 +9,7 @@ from fsdp_migrate.codemods.by_hand.taken import is_sharded
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import last_name, words_in
 from fsdp_migrate.findings import Action
 
 RANDOM = Rule("FSDP522", "random-parameters")
@@ -24,7 +23,6 @@ _OTHERS = (
     "Draws different random numbers for a DTensor than for FSDP1's shard. "
     "Call it on `p.to_local()` to draw per rank as before."
 )
-_FOR_DTENSORS = re.compile(r"isinstance\([^()]*\bDTensor")
 _NO_LONGER = (
     "Is never true under FSDP2, whose sharded state dicts hold DTensors. "
     "Test for `torch.distributed.tensor.DTensor`."
@@ -49,8 +47,7 @@ def find(context: Context) -> Iterator[Found]:
         about = any(last_name(n) == "ShardedTensor" and is_torchs(context, n) for n in names)
         if not about or is_copy(context.file) or not context.models.shards():
             continue
-        around = context.source(context.file.function(call) or context.file.tree)
-        if not _FOR_DTENSORS.search(around):
+        if not _tests_dtensors(context, context.file.function(call) or context.file.tree):
             yield Found(SHARDED_TENSOR, call, Action.MANUAL, _NO_LONGER)
     named = ((name, call) for name, calls in context.file.calls.items() for call in calls)
     for name, call in named:
@@ -58,3 +55,11 @@ def find(context: Context) -> Iterator[Found]:
             drawn = [*call.args[:1], getattr(call.func, "value", call)]
             if any(is_sharded(context, each) for each in drawn):
                 yield Found(RANDOM, call, Action.MANUAL, _OTHERS, f"{name}(...)")
+
+
+def _tests_dtensors(context: Context, around: ast.AST) -> bool:
+    """Whether a function asks for FSDP2's class as well."""
+    tests = context.file.calls.get("isinstance", ())
+    return any(
+        around in context.file.ancestors(each) and "DTensor" in words_in(each) for each in tests
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from fsdp_migrate.codemods.by_hand.dtensors import RANDOM
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.models_by_argument import where
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.facts.file import given, is_method, last_name, values_given
@@ -14,7 +15,6 @@ from fsdp_migrate.findings import Action
 
 SEEDS = ("manual_seed", "manual_seed_all", "random_seed", "seed_all", "seed_everything", "set_seed")
 _RANK = re.compile(r"\b(?:dp_|global_|local_)?rank\b|_rank\(|\bRANK\b")
-_BROADCASTS = r"sync_module_states\b(?![\"']?\s*[:=]\s*False)"
 _OWN = (
     "Gives each rank different initial weights, and nothing broadcasts them, so the sharded model is a mix of all ranks' "
     "weights, another one than under FSDP1. Use one seed until the model is created, or broadcast rank 0's weights."
@@ -27,13 +27,15 @@ def find(context: Context) -> Iterator[Found]:
     seeds = [call for name in SEEDS for call in context.file.calls.get(name, ())]
     seeds = [call for call in seeds if call.args and _is_of_all(context, call)]
     by_rank = [call for call in seeds if _goes_by_rank(context, call)]
-    if not by_rank or not context.models.shards() or context.program.has(_BROADCASTS):
+    # A model whose first values FSDP1 broadcast is the same on all ranks.
+    alone = where(context, "sync_module_states", False)
+    if not by_rank or alone is None:
         return
     places = {place: seed for seed in seeds for place in _places(context, seed)}
     places |= {place: seed for seed in by_rank for place in _places(context, seed)}
     for place, seed in places.items():
         if seed in by_rank:
-            if any(_last(context, places, made) is place for made in _made(context, place)):
+            if any(_last(context, places, made) is place for made in _made(alone, place)):
                 yield Found(RANDOM, seed, Action.MANUAL, _OWN, f"{last_name(seed.func)}(...)")
 
 

@@ -69,7 +69,7 @@ def find(context: Context) -> Iterator[Found]:
         statement = context.file.statement(attribute)
         if _SETS_FORWARD.match(ast.unparse(statement)):
             yield Found(WRAPPER, statement, Action.MANUAL, _FORWARD, severity=Severity.RAISES)
-    of_fsdp2 = "fully_shard" in context.file.text and not context.references
+    of_fsdp2 = "fully_shard" in context.file.calls and not context.references
     for name, message in () if of_fsdp2 else _CALLS.items():
         for call in context.file.calls.get(name, ()):
             owner = getattr(call.func, "value", None) if message == _DRAWN else None

@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.by_hand.measured import is_torchs, measured
 from fsdp_migrate.codemods.by_hand.norms_over_ranks import is_local_now
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, is_sharded, taken
 from fsdp_migrate.codemods.context import Context, keyword, shortened
-from fsdp_migrate.codemods.dictionaries import given_keys
+from fsdp_migrate.codemods.models_by_argument import where_flat, where_original
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, root_of
@@ -71,7 +71,6 @@ _RAISING = (_FAILS, PLAIN)
 
 # What is compared: `p.ndim >= 2`.
 SHAPES = ("ndim", "dim", "shape", "numel")
-_ORIGINAL = r"use_orig_params\b(?![\"']?\s*[:=]\s*False)"
 _TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
 _MAKING = frozenset(
     {"torch.empty", "torch.full", "torch.normal", "torch.ones", "torch.rand", "torch.randn"}
@@ -132,13 +131,17 @@ def _asked_of_whole(context: Context) -> Iterator[tuple[ast.expr, str]]:
 
 def _chosen(context: Context) -> Iterator[tuple[ast.AST, str]]:
     """By what parameters are chosen: of a model whose parameters were flat, or had kept their names."""
-    if not were_flat(context):
-        yield from ((parameter, _OTHER) for parameter in _sought(context))
+    if {"parameters", "named_parameters"}.isdisjoint(context.file.attributes):
         return
-    for call in (*_tested_by_name(context), *_asked_of_modules(context)):
-        yield call, _NAME
-    for call in _of_parts(context):
-        yield call, _PARTS
+    original = where_original(context)
+    if original is not None:
+        yield from ((parameter, _OTHER) for parameter in _sought(original))
+    flat = where_flat(context)
+    if flat is not None:
+        for call in (*_tested_by_name(flat), *_asked_of_modules(flat)):
+            yield call, _NAME
+        for call in _of_parts(flat):
+            yield call, _PARTS
 
 
 def shapes(file: File) -> Iterator[ast.Attribute]:
@@ -233,31 +236,16 @@ def _is_tested(file: File, name: ast.AST) -> bool:
     return isinstance(around, ast.Compare) or getattr(around, "attr", "") in _TESTS
 
 
-def were_flat(context: Context) -> bool:
-    """Whether the program says nothing but `use_orig_params=False`, the default, wherever it makes units."""
-    unpacked = context.program.once(_unpacked, context.models)
-    return unpacked is not None and all(
-        file is context.file and given_keys(context, each) for file, each in unpacked
-    )
-
-
 def were_whole(context: Context) -> bool:
     """Whether each rank had whole parameters of their own shapes, as the program shows no strategy but NO_SHARD."""
-    return not were_flat(context) and context.program.once(_is_replicated, context.models)
+    is_replicated = context.program.once(_is_replicated, context.models)
+    return is_replicated and where_flat(context) is None
 
 
 def _is_replicated(program: Program, models: Models) -> bool:
     calls = [call for file in program.files for call in models.constructors(file)]
     strategies = [keyword(call, "sharding_strategy", 2) for call in calls]
     return bool(calls) and all(last_name(each) == "NO_SHARD" for each in strategies)
-
-
-def _unpacked(program: Program, models: Models) -> list[tuple[File, ast.expr]] | None:
-    """What is unpacked into FSDP1's arguments; None where the program gives `use_orig_params`, or makes no unit."""
-    calls = [(file, call) for file in program.files for call in models.constructors(file)]
-    if not calls or program.has(_ORIGINAL):
-        return None
-    return [(file, each.value) for file, call in calls for each in call.keywords if not each.arg]
 
 
 def _used(

@@ -3,13 +3,14 @@
 import ast
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import last_name, words_in
 from fsdp_migrate.facts.parameters import Taken
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.source import is_test
 
 # Code for DTensors, and for what another engine shards.
-_OF_OTHERS = ("DTensor", ".to_local()", ".full_tensor()", "from megatron.")
+_OF_OTHERS = ("DTensor", "to_local", "full_tensor", "megatron")
 
 
 def taken(context: Context, *, proven: bool = False) -> Taken:
@@ -32,10 +33,24 @@ def is_known_as_whole(context: Context, node: ast.AST) -> bool:
             return True
         elif isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
             # It is written for them already; so is a file without FSDP1 in it.
-            text = file.source(parent) if context.references else file.text
-            if any(word in text for word in _OF_OTHERS):
+            if _is_of_others(context, parent if context.references else file.tree):
                 return True
     return _is_for_other_models(context, node)
+
+
+def _is_of_others(context: Context, code: ast.AST) -> bool:
+    """Whether code names one of these; a file's text is only looked at first."""
+    text = context.file.text
+    if not any(word in text for word in _OF_OTHERS):
+        return False
+    return context.program.once(_names_others, code)
+
+
+def _names_others(_: Program, code: ast.AST) -> bool:
+    found = words_in(code)
+    return any(word in found for word in _OF_OTHERS) or any(
+        name.startswith("megatron.") for name in found
+    )
 
 
 def _is_for_other_models(context: Context, node: ast.AST) -> bool:
@@ -53,7 +68,7 @@ def _is_for_other_models(context: Context, node: ast.AST) -> bool:
         return True
     return method is not None and any(
         cls.name in {last_name(base) for base in other.bases}
-        and "fsdp" in file.source(other).lower()
+        and any("fsdp" in name.lower() for name in words_in(other))
         and any(getattr(each, "name", "") == method.name for each in other.body)
         for file in context.program.files
         for other in file.of(ast.ClassDef)

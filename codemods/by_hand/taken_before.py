@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fsdp_migrate.codemods.by_hand import means_the_same as words
-from fsdp_migrate.codemods.by_hand.parameters import were_flat
 from fsdp_migrate.codemods.by_hand.taken_out import RULE, shards
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.models_by_argument import where_original
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.facts.file import is_method, last_name, root_of
@@ -36,10 +36,11 @@ class Held(NamedTuple):
 @codemod(words=("arameters(", ".weight", ".bias"))
 def find(context: Context) -> Iterator[Found]:
     """The first use of each such variable behind the sharding."""
-    if were_flat(context) or not context.models.shards(context.file):
-        return  # FSDP1's model had none of them either
-    for sharding in _shardings(context):
-        for held in _held(context, sharding):
+    original = where_original(context)  # a flat model had none of them under FSDP1 either
+    if original is None or not original.models.shards(context.file):
+        return
+    for sharding in _shardings(original):
+        for held in _held(original, sharding):
             if held.as_keys or context.form == "torch":
                 for read in _first_behind(context, held, sharding):
                     message = _KEYS if held.as_keys else _HELD

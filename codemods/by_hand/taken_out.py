@@ -8,11 +8,11 @@ from fsdp_migrate.codemods.by_hand import containers_used, modules_used, names_u
 from fsdp_migrate.codemods.by_hand.flows import Flow
 from fsdp_migrate.codemods.by_hand.kinds import GIVES, Kind, Leak
 from fsdp_migrate.codemods.by_hand.means_the_same import DRAWS_MODULE, OF_MODULE
-from fsdp_migrate.codemods.by_hand.parameters import were_flat
 from fsdp_migrate.codemods.by_hand.private_names import is_copy
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole
 from fsdp_migrate.codemods.by_hand.taken import taken as parameters_of
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.models_by_argument import where_flat, where_original
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import given, last_name, values_given
@@ -61,10 +61,12 @@ def find(context: Context) -> Iterator[Found]:
     """One finding for each function and kind of use, at the first of its lines."""
     if not context.models.shards(context.file) or is_copy(context.file):
         return
-    flow = Flow(context, _uses, were_flat=were_flat(context), in_place=context.plain)
+    leaks = [*_all_leaks(context, where_flat(context), were_flat=True)]
+    leaks += _all_leaks(context, where_original(context), were_flat=False)
+    if context.plain:
+        leaks += _children(context)
     found: dict[tuple[ast.AST, str], list[ast.expr | ast.stmt]] = {}
-    leaks = [leak for taken_by in _TAKEN_BY for leak in taken_by(context, flow)]
-    for leak in (*leaks, *(_children(context) if context.plain else ())):
+    for leak in leaks:
         function = context.file.function(leak.node) or context.file.tree
         if not is_known_as_whole(context, leak.node) and not _is_of_others(context, function):
             found.setdefault((function, leak.use), []).append(leak.node)
@@ -74,6 +76,14 @@ def find(context: Context) -> Iterator[Found]:
         lines = sorted({line for (line, _), _ in places} - {first.lineno})
         others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
         yield Found(RULE, first, Action.MANUAL, f"{USES[use]}{others}")
+
+
+def _all_leaks(context: Context, view: Context | None, *, were_flat: bool) -> Iterator[Leak]:
+    """What leaks of the models whose parameters were flat, or of those that kept theirs."""
+    if view is not None and view.models.shards(view.file):
+        flow = Flow(view, _uses, were_flat=were_flat, in_place=context.plain)
+        for taken_by in _TAKEN_BY:
+            yield from taken_by(view, flow)
 
 
 def _uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Leak]:
@@ -97,7 +107,7 @@ def _is_of_others(context: Context, function: ast.AST) -> bool:
         return False
     inside = context.models.constructors(context.file)
     is_of_both = any(context.file.function(each) is function for each in inside)
-    return "fully_shard(" in context.source(function) and not is_of_both
+    return context.file.calls_in(function, "fully_shard") and not is_of_both
 
 
 def _leaks(context: Context, flow: Flow) -> Iterator[Leak]:

@@ -194,7 +194,7 @@ def _tests_of_fsdp2(context: Context) -> list[ast.Call]:
 
 def _of_fsdp2(context: Context) -> Iterator[Found]:
     """Tests for FSDP2's class that come before one for FSDP1's, or have none of it above them."""
-    if context.program.goes_on and context.program.has(r"like_fsdp1\("):
+    if context.program.goes_on and context.program.calls("like_fsdp1"):
         return  # an earlier run wrote them
     for call in _tests_of_fsdp2(context) if context.models.shards(context.file) else ():
         if _names_fsdp1(context, call):

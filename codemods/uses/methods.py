@@ -106,9 +106,19 @@ def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
         return context.can_be_model(attribute.value)
     if context.can_be_model(attribute.value):
         return True
-    if context.program.has(f"def {attribute.attr}"):  # of another class
+    if context.program.once(_defines, attribute.attr):  # of another class
         return False
     return last_name(attribute.value) not in _NO_MODELS and not context.dotted(attribute)
+
+
+def _defines(program: Program, name: str) -> bool:
+    """Whether a class or a file of the run has a function of a name."""
+    for file in program.files:
+        if any(each.name == name for each in file.of(ast.FunctionDef)):
+            return True
+        if any(each.name == name for each in file.of(ast.AsyncFunctionDef)):
+            return True
+    return False
 
 
 def _is_gathered(context: Context, attribute: ast.Attribute) -> bool:

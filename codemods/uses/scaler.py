@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Import, Rule
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, words_in
 from fsdp_migrate.facts.models import Models
+from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP351", "sharded-grad-scaler")
 
 _NAME = "ShardedGradScaler"
+_PACKAGE = "fsdp_migrate"
 _PLAIN = "Replaced by `torch.amp.GradScaler`, which skips a step on all ranks together as well."
 _ALONE = (
     "Now skips a step on all ranks together. Under FSDP1 each rank checked only its own shards for infinities, "
@@ -56,12 +58,19 @@ def find(context: Context) -> Iterator[Found]:
         else:
             yield _plain(context, reference, _PLAIN, Action.REWRITE)
     # What this tool has moved has torch's in the place of the other.
-    is_own = context.program.has(f"{_NAME}|fsdp_migrate")
+    is_own = context.program.once(_names_own)
     is_alone = not is_own and context.models.shards(context.file)
     for scaler in context.file.calls.get("GradScaler", ()) if is_alone else ():
         of_torch = any(path.startswith("torch.") for path in context.dotted(scaler.func))
         if of_torch and not is_for_others(context.file, scaler):
             yield Found(RULE, scaler, Action.MANUAL, _ALONE)
+
+
+def _names_own(program: Program) -> bool:
+    """Whether code of the run names FSDP1's class, or the runtime."""
+    files = [each for each in program.files if _NAME in each.text or _PACKAGE in each.text]
+    words = [word for file in files for word in words_in(file.tree)]
+    return any(word == _NAME or word.split(".")[0] == _PACKAGE for word in words)
 
 
 def _by_torch(context: Context, reference: ast.expr, call: ast.Call | None) -> Found:

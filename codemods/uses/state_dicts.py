@@ -16,7 +16,7 @@ from fsdp_migrate.codemods.uses.blocks import rewritten, together
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, Block, is_typed, read
 from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, is_local
 from fsdp_migrate.codemods.uses.use import Use, imports, local_names
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, words_in
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.program import Program
@@ -222,7 +222,7 @@ def _sets_for_others(program: Program, path: str) -> bool:
     asked = [a for name in (*OF_MODELS, *OPTIMIZER_STATES) for a in file.attributes.get(name, ())]
     around = {each for attribute in asked for each in file.ancestors(attribute)}
     contexts = map(file.statement, file.attributes.get("state_dict_type", ()))
-    return "set_state_dict_type" in file.text or not {*contexts} <= around
+    return "set_state_dict_type" in words_in(file.tree) or not {*contexts} <= around
 
 
 def _is_saved(context: Context, attribute: ast.Attribute) -> bool:

@@ -283,6 +283,10 @@ class File:
         last = getattr(node, "end_lineno", 1) or 1
         return starts[first - 1], starts[last] if last < len(starts) else len(self.text)
 
+    def calls_in(self, function: ast.AST, name: str) -> bool:
+        """Whether a function calls something of a name, itself or in a function inside of it."""
+        return any(function in self.ancestors(call) for call in self.calls.get(name, ()))
+
 
 def parsed(code: str | bytes, name: str = "<unknown>") -> ast.Module:
     r"""The syntax tree of code, without what Python says of it on standard error, such as of `"\d"`.
@@ -333,6 +337,20 @@ def root_of(expression: ast.expr) -> ast.Name | None:
     if isinstance(expression, ast.Name):
         return expression
     return None
+
+
+def words_in(node: ast.AST) -> set[str]:
+    """The names that code has in it, also in its imports; comments and strings have none."""
+    found = set[str]()
+    for part in ast.walk(node):
+        match part:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name):
+                found.add(name)
+            case ast.arg(arg=name) | ast.keyword(arg=str(name)) | ast.ImportFrom(module=str(name)):
+                found.add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+    return found
 
 
 def module_name(path: Path) -> str:

@@ -288,7 +288,7 @@ def test_modules_that_own_parameters(options: str, tmp_path: Path) -> None:
         ("dict(use_orig_params=False)", True),
         ("dict(ignored_modules=[model.head])", True),
         ("dict(use_orig_params=True)", False),
-        ("settings()", False),
+        ("settings()", True),
     ],
 )
 def test_names_of_flat_parameters_with_an_unpacked_dictionary(
