@@ -182,7 +182,7 @@ def _become_same(after: _After, one: Sequence[ast.stmt], other: Sequence[ast.stm
 def _branches(file: File) -> Iterator[_Candidate]:
     """Each `if` with an `else`, inner ones first."""
     for branches in sorted(file.of(ast.If), key=lambda each: -each.lineno):
-        if branches.orelse and _only_looks(branches.test):
+        if branches.orelse and only_looks(branches.test):
             yield partial(_same_branches, branches=branches)
 
 
@@ -213,14 +213,14 @@ def _has_long_strings(code: str) -> bool:
     return any(node.end_lineno != node.lineno for node in strings)
 
 
-def _only_looks(test: ast.expr) -> bool:
+def only_looks(test: ast.expr) -> bool:
     """Whether a test has no effect but its answer: names, attributes, comparisons and `isinstance`."""
     match test:
         case ast.Call(ast.Name("isinstance"), arguments, []):
-            return all(map(_only_looks, arguments))
+            return all(map(only_looks, arguments))
     inside = ast.iter_child_nodes(test)
     return isinstance(test, _PURE) and all(
-        _only_looks(each) for each in inside if isinstance(each, ast.expr)
+        only_looks(each) for each in inside if isinstance(each, ast.expr)
     )
 
 

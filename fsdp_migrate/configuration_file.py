@@ -162,6 +162,7 @@ class _File:
         if not found and self.is_json and isinstance(roots[0], Mapping):
             found = [section for section in [flat_section(roots[0])] if section]
         for section in found:
+            self.outcome.is_too_old |= bool(self.project.too_old(section.rule))
             yield section.rule, translate(section, self.project)
         for root in roots:
             for entry, settings in composer.settings_in(root):

@@ -143,7 +143,8 @@ def _analyse(
         data |= {str(source.path): source.data for source in sources}
         parsed = [file for file, _ in files]
         goes_on = options.form == "torch"
-        program = Program(parsed, paths, read or parse_file, is_set, data, goes_on)
+        is_too_old = any(outcome.is_too_old for outcome in configured)
+        program = Program(parsed, paths, read or parse_file, is_set, data, goes_on, is_too_old)
 
         def work(each: tuple[File, Source]) -> Outcome:
             return migrate(*each, program, options)

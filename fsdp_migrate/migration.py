@@ -34,6 +34,7 @@ class Outcome:
             names no FSDP1 at all.
         after: the program as it is to be.
         sets_fsdp: whether it is a configuration by which Accelerate shards models, by either version of FSDP.
+        is_too_old: whether it stays a configuration of FSDP1, because the project takes no release that reads version 2.
         passed: why it was passed over, where that is no error.
         imports_runtime: whether it imports the runtime, once it is migrated.
     """
@@ -45,6 +46,7 @@ class Outcome:
     of_torch: bool | None = None
     after: str = ""
     sets_fsdp: bool = False
+    is_too_old: bool = False
     imports_runtime: bool = False
 
 

@@ -11,9 +11,10 @@ from fsdp_migrate.codemods.edit.decided import decided, outermost
 from fsdp_migrate.codemods.edit.text import Refused, comments_between
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.uses.guards import shards_itself, stays_fsdp1
 from fsdp_migrate.codemods.uses.wrappers import Selects, Walks
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.models import Models, models_of
+from fsdp_migrate.facts.models import Models
 from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
@@ -42,6 +43,10 @@ _NOT_KNOWN = (
     "Accelerate recognizes only torch's FSDP1 here, so it may wrap this model again or fail to unwrap it. "
     "Let Accelerate shard the model, or do not pass it here."
 )
+_OF_OLD_LIBRARY = (
+    "Is about a model that a library shards, still with FSDP1: the project requires a release that has no FSDP2. "
+    "Test for `(FSDP, FSDPModule)`, so that it is true for both."
+)
 _OF_COMPOSER = (
     "Is about a model that Composer wraps, with FSDP1 until it is given `FSDP2Config`. "
     "Test for `(FSDP, FSDPModule)`."
@@ -65,9 +70,9 @@ def find(context: Context) -> Iterator[Found]:
     if context.program.once(_tells_both_apart):
         yield from _false_now(context, about)
         return
-    if context.program.once(_is_wrapped_by_composer, context.models):
+    if of_library := _of_library(context):
         for reference in about:
-            yield Found(RULE, reference, Action.MANUAL, _OF_COMPOSER)
+            yield Found(RULE, reference, Action.MANUAL, of_library)
         return
     if not all(context.means("FSDPModule", node, f"{TORCH}.FSDPModule") for node in about):
         return
@@ -159,6 +164,15 @@ def _false_now(context: Context, about: Iterable[ast.expr]) -> Iterator[Found]:
             yield Found(RULE, reference, Action.MANUAL, _FALSE)
 
 
+def _of_library(context: Context) -> str:
+    """What to say of tests for models that a library shards with FSDP1; "" where none does."""
+    if context.program.once(stays_fsdp1):
+        return _OF_OLD_LIBRARY
+    if context.program.once(_is_wrapped_by_composer, context.models):
+        return _OF_COMPOSER
+    return ""
+
+
 def _is_wrapped_by_composer(program: Program, models: Models) -> bool:
     """Whether a program imports Composer and wraps no model itself."""
     imports = any(
@@ -220,18 +234,13 @@ def _decides_alone(context: Context, call: ast.Call) -> bool:
         tests += [n.test for n in block[: block.index(statement)] if isinstance(n, ast.If)]
     if any(_names_fsdp1(context, test) for test in tests):
         return False
-    if not context.program.once(_shards_itself):
+    if not context.program.once(shards_itself):
         return False
     name = "" if function is None else function.name
     if name.lstrip("_").startswith("is_"):  # asked of any model
         return True
     is_of_fsdp2 = _SECOND.search(name) or _SECOND.search(file.path.stem)
     return not is_of_fsdp2 and context.models.sharded(call.args[0], file) is not False
-
-
-def _shards_itself(program: Program) -> bool:
-    models = models_of(program)
-    return any(models.constructors(file) for file in program.files)
 
 
 def _ways_below(parent: ast.AST, call: ast.Call) -> Iterator[ast.expr]:

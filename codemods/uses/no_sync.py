@@ -2,8 +2,9 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 
 from fsdp_migrate.codemods.conditions import negated
@@ -11,9 +12,12 @@ from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit import layout
 from fsdp_migrate.codemods.edit.text import indentation, step
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.same import only_looks
 from fsdp_migrate.codemods.uses import own
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.codemods.uses.guards import is_sharded, says_sharded
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.scopes import Assigned, Binding
 from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP311", "no-sync", Severity.RAISES)
@@ -21,6 +25,7 @@ RULE = Rule("FSDP311", "no-sync", Severity.RAISES)
 _SETS = "Replaced by `set_requires_gradient_sync`, whose setting remains in effect until it is called again."
 _OWN = "Replaced by `no_sync(model)`, a function that is added to this file."
 _LEAVES = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Raise)
+_OF_DDP = ("DistributedDataParallel", "DDP")
 _DDP = re.compile(r"DistributedDataParallel\(|\bDDP\(")
 
 
@@ -33,17 +38,29 @@ class Manager:
         item: its context manager.
         assign: the statement that gave a variable the context, if there is one.
         synchronizes: when gradients are reduced in the block, as source; "" for never.
+        branch: the `if` around that statement, where another one gave the variable a context that does nothing.
+        nothing: this other statement.
+        guards: the parts of the test of the branch that say whether the model is sharded.
     """
 
     block: ast.With
     item: ast.expr
     assign: ast.Assign | None
     synchronizes: str
+    branch: ast.If | None = None
+    nothing: ast.Assign | None = None
+    guards: tuple[ast.expr, ...] = ()
 
 
 def shares_code_with_ddp(context: Context) -> bool:
-    """Whether a program of this file wraps models by DistributedDataParallel as well, for which the same lines may run."""
-    return context.program.once(_wraps_by_ddp, context.file.path)
+    """Whether the same lines may run for a model of DistributedDataParallel: a program of this file wraps models by it, or
+    the file tests for its class."""
+    return _tests_for_ddp(context.file) or context.program.once(_wraps_by_ddp, context.file.path)
+
+
+def _tests_for_ddp(file: File) -> bool:
+    tests = (call for call in file.calls.get("isinstance", ()) if len(call.args) == 2)
+    return any(last_name(each) in _OF_DDP for call in tests for each in ast.walk(call.args[1]))
 
 
 def _wraps_by_ddp(program: Program, path: Path) -> bool:
@@ -53,7 +70,7 @@ def _wraps_by_ddp(program: Program, path: Path) -> bool:
 def find(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     """What a use of a model's `no_sync` becomes."""
     manager = _manager(context, attribute)
-    if manager is not None and _may_set(context, manager):
+    if manager is not None and _may_set(context, manager, attribute.value):
         yield Found(
             RULE,
             manager.block,
@@ -63,10 +80,13 @@ def find(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
             edits=lambda: _set(context, attribute, manager),
             removed=_gone(manager),
         )
-        if manager.assign is not None:
-            yield Found(RULE, manager.assign, Action.REWRITE, _SETS)
+        for statement in (manager.assign, manager.branch, manager.nothing):
+            if statement is not None:
+                yield Found(RULE, statement, Action.REWRITE, _SETS)
         return
-    code = own.NO_SYNC_OR_DDP if shares_code_with_ddp(context) else own.NO_SYNC
+    code = own.NO_SYNC
+    if shares_code_with_ddp(context) and not is_sharded(context, attribute, attribute.value):
+        code = own.NO_SYNC_OR_DDP
     if context.file.scope_of(attribute).lookup("no_sync") is not None:
         message = (
             "An FSDP2 model has no `no_sync`. Use `model.set_requires_gradient_sync(False)` while accumulating gradients, "
@@ -110,8 +130,10 @@ def _manager(context: Context, attribute: ast.Attribute) -> Manager | None:
             if isinstance(block, ast.With) and is_called
             else None
         )
-    if isinstance(around, ast.Assign) and len(around.targets) == 1 and synchronizes:
-        return _by_variable(context, around, synchronizes)
+    if isinstance(around, ast.Assign) and len(around.targets) == 1:
+        if synchronizes:
+            return _by_variable(context, around, synchronizes)
+        return _by_branch(context, around, attribute.value)
     return None
 
 
@@ -128,21 +150,73 @@ def _by_variable(context: Context, assign: ast.Assign, synchronizes: str) -> Man
     file, target = context.file, assign.targets[0]
     if not isinstance(target, ast.Name) or len(file.bindings(target)) != 1:
         return None
-    reads = file.reads(target)
+    found = _only_block(context, target)
+    is_here = found is not None and found[0] in file.block(assign)
+    return Manager(*found, assign, synchronizes) if found is not None and is_here else None
+
+
+def _only_block(context: Context, target: ast.Name) -> tuple[ast.With, ast.expr] | None:
+    """The block whose context a variable is, and the item that says so; None if anything else reads the variable."""
+    reads = context.file.reads(target)
     if len(reads) != 1:
         return None
     item: ast.expr = context.call_of(reads[0]) or reads[0]
-    around = file.parents[item]
+    around = context.file.parents[item]
     if not isinstance(around, ast.withitem) or around.optional_vars is not None:
         return None
-    block = file.parents[around]
-    is_here = isinstance(block, ast.With) and block in file.block(assign)
-    return Manager(block, item, assign, synchronizes) if is_here else None  # type: ignore[arg-type]
+    block = context.file.parents[around]
+    return (block, item) if isinstance(block, ast.With) else None
 
 
-def _may_set(context: Context, manager: Manager) -> bool:
+def _by_branch(context: Context, assign: ast.Assign, model: ast.expr) -> Manager | None:
+    """The block below whose context a branch decides: `cm = nullcontext`, `if sharded and not last: cm = model.no_sync`."""
+    file, branch = context.file, context.file.parents[assign]
+    match branch, assign.targets:
+        case ast.If(test, [_], []), [ast.Name() as target]:
+            found = _only_block(context, target)
+        case _:
+            return None
+    others = [each for each in file.bindings(target) if not _is_made_by(each, assign)]
+    if found is None or len(others) != 1 or not isinstance(others[0], Assigned):
+        return None
+    nothing, statements = file.statement(others[0].target), file.block(branch)
+    if not isinstance(nothing, ast.Assign) or not _is_nothing(nothing.value):
+        return None
+    places = [statements.index(e) for e in (nothing, branch, found[0]) if e in statements]
+    if len(places) != 3 or places != sorted(places) or context.removable(others[0]) is None:
+        return None
+    guards, conditions = _parts(context, test, model)
+    if not conditions or not context.is_alone(branch):
+        return None
+    rest = conditions[0]
+    if len(conditions) > 1:
+        rest = ast.BoolOp(ast.And(), conditions)
+    synchronizes = negated(rest, context.source)
+    return Manager(*found, assign, synchronizes, branch, nothing, tuple(guards))
+
+
+def _is_made_by(binding: Binding, assign: ast.Assign) -> bool:
+    return isinstance(binding, Assigned) and binding.target is assign.targets[0]
+
+
+def _parts(
+    context: Context, test: ast.expr, model: ast.expr
+) -> tuple[list[ast.expr], list[ast.expr]]:
+    """The first parts of a test, which say that the model is sharded, and the others."""
+    parts = [test]
+    match test:
+        case ast.BoolOp(ast.And(), values):
+            parts = values
+    conditions = [*dropwhile(lambda part: says_sharded(context, part, model), parts)]
+    return parts[: len(parts) - len(conditions)], conditions
+
+
+def _may_set(context: Context, manager: Manager, model: ast.expr) -> bool:
     """Whether a call in front of the block does the same as its context: FSDP1's ends with the block."""
-    if shares_code_with_ddp(context) or not context.is_alone(manager.block):
+    is_known = bool(manager.guards) or is_sharded(context, manager.block, model)
+    if shares_code_with_ddp(context) and not is_known:
+        return False
+    if not context.is_alone(manager.block):
         return False
     others = [each for each in manager.block.items if "no_sync" in ast.unparse(each.context_expr)]
     if len(others) > 1:
@@ -151,18 +225,49 @@ def _may_set(context: Context, manager: Manager) -> bool:
     if not manager.synchronizes:
         return not any(isinstance(node, _LEAVES) for node in inside)
     around: ast.AST = context.file.function(manager.block) or context.file.tree
-    calls = (node for node in ast.walk(around) if isinstance(node, ast.Call) and node not in inside)
+    instead = _run_instead(context, manager.block, around)
+    calls = (
+        node
+        for node in ast.walk(around)
+        if isinstance(node, ast.Call) and node not in inside and node not in instead
+    )
     return not any("backward" in last_name(call.func) for call in calls)
 
 
+def _run_instead(context: Context, block: ast.With, around: ast.AST) -> set[ast.AST]:
+    """The code that runs where a block does not: in other branches of tests that stay what they are in one call."""
+    stores = {n.id for n in ast.walk(around) if isinstance(n, ast.Name) and _is_stored(n)}
+    found: set[ast.AST] = set()
+    child: ast.AST = block
+    for branches in context.file.ancestors(block):
+        if branches is around:
+            break
+        if isinstance(branches, ast.If) and child in branches.body + branches.orelse:
+            names = {n.id for n in ast.walk(branches.test) if isinstance(n, ast.Name)}
+            is_constant = only_looks(branches.test) and not names & stores
+            other = branches.orelse if child in branches.body else branches.body
+            for part in other if is_constant else ():
+                found.update(ast.walk(part))
+        child = branches
+    return found
+
+
+def _is_stored(name: ast.Name) -> bool:
+    return not isinstance(name.ctx, ast.Load)
+
+
 def _gone(manager: Manager) -> tuple[ast.AST, ...]:
-    return (manager.item,) if manager.assign is None else (manager.item, manager.assign.value)
+    values = [each.value for each in (manager.assign, manager.nothing) if each is not None]
+    return (manager.item, *values)
 
 
 def _set(context: Context, attribute: ast.Attribute, manager: Manager) -> list[Edit]:
+    """The edits that put the call in front of the block, in the branch that decides, or in the place of an assignment."""
     model = context.source(attribute.value)
-    indent = len(indentation(context.file, manager.block))
-    room = context.line_length - indent
+    at: ast.stmt = manager.assign or manager.block
+    if manager.branch is not None and not manager.guards:
+        at = manager.branch
+    room = context.line_length - len(indentation(context.file, at))
     line = layout.call(
         f"{model}.set_requires_gradient_sync",
         [manager.synchronizes or "False"],
@@ -175,12 +280,28 @@ def _set(context: Context, attribute: ast.Attribute, manager: Manager) -> list[E
         block.step_out()
     else:
         block.drop(manager.item)
-    if manager.assign is not None:
-        assign = context.statement(manager.assign)
-        assign.instead(line)
-        edits += assign.edits()
-    else:
+    if at is manager.block:
         block.above(line)
+    else:
+        changed = context.statement(at)
+        changed.instead(line)
+        edits += changed.edits()
+    if manager.branch is not None and manager.guards:
+        edits += _without_conditions(context, manager.branch, manager.guards)
+    if manager.nothing is not None:
+        edits.append(context.remove(manager.nothing))
     if not manager.synchronizes:
         block.below(f"{model}.set_requires_gradient_sync(True)")
     return [*block.edits(), *edits]
+
+
+def _without_conditions(
+    context: Context, branch: ast.If, guards: Sequence[ast.expr]
+) -> Sequence[Edit]:
+    """The edits that leave of a test what says that the model is sharded."""
+    if guards == (branch.test,):
+        return []
+    names = [f"_guard{number}" for number in range(len(guards))]
+    changed = context.statement(branch)
+    changed.replace(branch.test, " and ".join(names), **dict(zip(names, guards, strict=True)))
+    return changed.edits()

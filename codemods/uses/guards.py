@@ -1,0 +1,69 @@
+"""What the program, and the tests around some code, say of a model there: whether FSDP shards it, and which."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.models import models_of
+from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.program import Program
+
+# Flags that say that models are sharded, and nothing more: not `fsdp_cpu_offload`.
+_FLAG = re.compile(r"(?:is_|use_|using_|with_|enable_)?fsdp(?:_enabled)?", re.IGNORECASE)
+
+
+def shards_itself(program: Program) -> bool:
+    """Whether a program calls FSDP1's constructor itself."""
+    models = models_of(program)
+    return any(models.constructors(file) for file in program.files)
+
+
+def stays_fsdp1(program: Program) -> bool:
+    """Whether libraries alone shard the models, and the project requires releases that have no FSDP2."""
+    return program.is_too_old and not program.once(shards_itself)
+
+
+def is_sharded(context: Context, node: ast.AST, model: ast.expr) -> bool | None:
+    """Whether a model is sharded where a node is evaluated, as the tests above say; None if they say nothing."""
+    child = node
+    for around in context.file.ancestors(node):
+        match around:
+            case ast.If(test, body) if child is not test:
+                facts = _facts(test, holds=child in body)
+            case ast.IfExp(test, value) if child is not test:
+                facts = _facts(test, holds=child is value)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                return None
+            case _:
+                facts = iter(())
+        for expression, holds in facts:
+            if says_sharded(context, expression, model):
+                return holds
+        child = around
+    return None
+
+
+def says_sharded(context: Context, test: ast.expr, model: ast.expr) -> bool:
+    """Whether a test asks whether a model is sharded: for its class, or by a flag that is called so."""
+    match test:
+        case ast.Call(ast.Name("isinstance"), [asked, cls], []):
+            is_class = context.fsdp1(cls) == CLASS
+            return is_class and ast.unparse(asked) == ast.unparse(model)
+        case ast.Name() | ast.Attribute():
+            return _FLAG.fullmatch(last_name(test)) is not None
+    return False
+
+
+def _facts(test: ast.expr, *, holds: bool) -> Iterator[tuple[ast.expr, bool]]:
+    """What is known of the parts of a test that holds, or does not."""
+    match test:
+        case ast.UnaryOp(ast.Not(), operand):
+            yield from _facts(operand, holds=not holds)
+        case ast.BoolOp(op, values):
+            if isinstance(op, ast.And) is holds:
+                for value in values:
+                    yield from _facts(value, holds=holds)
+        case _:
+            yield test, holds
