@@ -8,7 +8,7 @@ itself, as `torch.distributed.fsdp.wrap` documents its signature.
 import ast
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor import policies
+from fsdp_migrate.codemods.constructor import policies, root_class
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import chosen, grouped
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
@@ -319,9 +319,10 @@ def _of_classes(construction: Construction, given: ast.expr, code: Code) -> Unit
         return Units(f"isinstance({unit}, {name})")
     names = [context.source(each) for each in classes]
     named = names[0] if len(names) == 1 else f"({', '.join(names)})"
-    # The model itself may be of a class of torch's, such as Sequential.
+    # The model itself may be of a class of torch's, such as Sequential, or of one that is named.
     of_torch = any(d.startswith("torch.nn.") for each in classes for d in context.dotted(each))
-    return Units(f"isinstance({unit}, {named})", classes=not of_torch)
+    is_root = of_torch or root_class.may_be_of(construction, classes)
+    return Units(f"isinstance({unit}, {named})", classes=not is_root)
 
 
 def named_classes(construction: Construction) -> list[ast.expr]:
