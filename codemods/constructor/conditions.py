@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.flow import key_of
 
 # A condition as source, or its value where it is certain.
 Condition = str | bool
@@ -23,12 +24,14 @@ class Choice:
     Attributes:
         enum: how the file names the enum at the constructor.
         source: the expression as source, to compare with where it has no better shape.
+        is_name: whether the expression becomes the member's name, as a string.
     """
 
     construction: Construction
     value: ast.expr
     enum: str
     source: str
+    is_name: bool = False
 
     def is_among(self, members: Collection[str]) -> Condition:
         """The condition that the value is one of some members."""
@@ -44,6 +47,22 @@ class Choice:
         nodes = [node for node in ast.walk(self.value) if isinstance(node, ast.expr)]
         every = [node for node in nodes if self._member(node) is not None]
         return bool(every) or self._possible(self.value) is not None or False in conditions
+
+    def is_asked_for(self, member: str, test: ast.expr) -> bool:
+        """Whether a test compares the value with a member: `strategy == Strategy.A`, `name == "A"` for `Strategy[name]`."""
+        text = self.construction.text
+        match test:
+            case ast.Compare(
+                left=left, ops=[ast.Eq() | ast.Is()], comparators=[ast.Attribute() as right]
+            ):
+                return self._member(right) == member and text(left) == text(self.value)
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[ast.Constant(value=name)]):
+                context = self.construction.context
+                key = key_of(context.program, context.file, self.value)
+                return name == member and key is not None and text(left) == text(key)
+            case ast.BoolOp(op=ast.And(), values=parts):
+                return any(self.is_asked_for(member, part) for part in parts)
+        return False
 
     def _test(self, node: ast.expr, members: frozenset[str]) -> Condition:
         member = self._member(node)
@@ -91,6 +110,8 @@ class Choice:
         if possible is not None and possible <= members:
             return True
         source = self.source if node is self.value else self.construction.text(node)
+        if self.is_name:
+            return compared(source, _quoted(wanted))
         return compared(source, [f"{self.enum}.{each}" for each in in_order(wanted)], "is")
 
     def _possible(self, node: ast.expr) -> frozenset[str] | None:

@@ -316,7 +316,8 @@ def _of_filled_buffers(construction: Construction, code: Code) -> str:
     if value is None:
         return ""
     source = construction.text(value)
-    return source if source.isidentifier() else device_type(construction, code)
+    device = source if source.isidentifier() else device_type(construction, code)
+    return "" if device == '"cpu"' else device
 
 
 def _offloaded(construction: Construction, code: Code, lines: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fsdp_migrate.facts.file import File, given, last_name
+from fsdp_migrate.facts.file import File, given
 from fsdp_migrate.facts.program import Definition, Inner, Program
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Parameter
 from fsdp_migrate.facts.values import Value, value_of, within
@@ -224,7 +224,10 @@ class _Search:
     def entry(
         self, file: File, node: ast.expr, table: ast.expr, others: Sequence[ast.expr], path: Path
     ) -> None:
-        """The entries of a table that is written out, in its place or behind a name."""
+        """The entries of a table that is written out, in its place or behind a name; an enum's member by a key ends here."""
+        if key_of(self.program, file, node) is not None:
+            self.end(file, node, path)
+            return
         made = value_of(self.program, file, table)
         literal = made.node if made is not None else None
         if made is None or not isinstance(literal, ast.Dict) or None in literal.keys:
@@ -237,6 +240,9 @@ class _Search:
         self.add(file, *others, path=path)
 
     def call(self, file: File, node: ast.Call, path: Path) -> None:
+        if key_of(self.program, file, node) is not None:
+            self.end(file, node, path)
+            return
         if self.program.fsdp1(node.func, file) or "functools.partial" in self.program.dotted(
             node.func, file
         ):
@@ -278,6 +284,20 @@ class _Search:
                 return [Definition(file, node) for node in own if node.name == function.attr]
         found = defined(self.program, file, call)
         return [each for each in found if isinstance(each.node, _FUNCTIONS)]
+
+
+def key_of(program: Program, file: File, node: ast.expr) -> ast.expr | None:
+    """The key by which one of FSDP1's enums is asked for a member: of `Strategy[key]` and `getattr(Strategy, key)`."""
+    match node:
+        case ast.Subscript(value=ast.Name() | ast.Attribute() as enum, slice=key):
+            pass
+        case ast.Call(
+            func=ast.Name(id="getattr"), args=[ast.Name() | ast.Attribute() as enum, key]
+        ):
+            pass
+        case _:
+            return None
+    return key if program.fsdp1(enum, file) == "ShardingStrategy" else None
 
 
 def defined(program: Program, file: File, call: ast.Call) -> list[Definition]:
@@ -326,56 +346,3 @@ def _returned(file: File, function: ast.AST) -> Iterator[ast.expr]:
     for statement in file.of(ast.Return):
         if file.function(statement) is function and statement.value is not None:
             yield statement.value
-
-
-def read_elsewhere(
-    program: Program, carrier: Value, passed: set[ast.AST]
-) -> list[tuple[File, ast.expr]] | None:
-    """Where what carries a value, such as a variable, is read but in the places passed; None if the files do not show that."""
-    file, node = carrier.file, carrier.node
-    uses: list[tuple[File, ast.expr]]
-    match node:
-        case ast.Name():
-            uses = [(file, read) for read in file.reads(node)]
-            variable = file.variable(node)
-            if variable is None:  # `from module import *` gives it
-                uses += _named(program, node.id, file)
-            elif variable.scope is file.scope:
-                if any(isinstance(each, Imported) for each in variable.bindings):
-                    uses += _uses_of_imported(program, file, node)
-                elif program.reach.is_read(file, node.id):
-                    uses += _named(program, node.id, file)
-        case ast.Attribute():
-            uses = [
-                (other, use)
-                for other in program.files
-                for use in other.attributes.get(node.attr, ())
-                if isinstance(use.ctx, ast.Load)
-            ]
-            if any(isinstance(each, Inner) for each in program.meanings(node.value, file)):
-                uses += _named(program, node.attr)
-        case ast.Call():
-            uses = list(program.calls(last_name(node.func)))
-        case _:
-            return None
-    return [(home, use) for home, use in uses if use not in passed]
-
-
-def _uses_of_imported(program: Program, file: File, node: ast.Name) -> list[tuple[File, ast.expr]]:
-    uses: list[tuple[File, ast.expr]] = []
-    for binding in file.bindings(node):
-        home = program.find(binding.module, file) if isinstance(binding, Imported) else None
-        if home is not None and isinstance(binding, Imported) and binding.member:
-            uses += [(home, read) for read in home.loads.get(binding.member, ())]
-            uses += _named(program, binding.member, home)
-    return uses
-
-
-def _named(program: Program, name: str, but: File | None = None) -> list[tuple[File, ast.expr]]:
-    """The reads of a name in the other files, whatever it means there."""
-    return [
-        (file, read)
-        for file in program.files
-        if file is not but
-        for read in file.loads.get(name, ())
-    ]

@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.assumptions import constructor as assumptions
-from fsdp_migrate.codemods.constructor import double, from_units, layout, precision, root, rows
+from fsdp_migrate.codemods.constructor import (
+    double,
+    from_units,
+    layout,
+    objects,
+    precision,
+    root,
+    rows,
+)
 from fsdp_migrate.codemods.constructor.by_units import by_units
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import (
@@ -25,7 +33,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     constructions,
 )
-from fsdp_migrate.codemods.constructor.options import Rewritten, made_here, policy_edits
+from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.constructor.outcome import (
     Form,
     are_free,
@@ -42,10 +50,10 @@ from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.edit.text import Refused
 from fsdp_migrate.codemods.imports import removal, spent
 from fsdp_migrate.codemods.registry import codemod
-from fsdp_migrate.codemods.rule import Edit, Found, Import
+from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.uses.methods import is_replaced
-from fsdp_migrate.facts.names import CLASS, TORCH
+from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.findings import Action
 
@@ -93,39 +101,13 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
-    """The option objects that the file makes outside of its constructors."""
+    """The objects that the file makes outside of its constructors, and that only those read."""
     if context.form == "bridge":
         return
     gone = {node for form in forms for each in form.removed for node in ast.walk(each)}
-    rewritten: Rewritten = context.program.once(rows.rewritten, context.form)
-    for made in made_here(context, rewritten):
-        if made in gone:
-            continue
-        edits = lambda made=made: policy_edits(context, made, rewritten)  # noqa: E731
-        need = Import(TORCH, "MixedPrecisionPolicy", getattr(made, "func", None))
-        removed: tuple[ast.AST, ...] = (made.func,) if isinstance(made, ast.Call) else ()
-        message = "Replaced by `MixedPrecisionPolicy`."
-        found = Found(precision.POLICY, made, Action.REWRITE, message, "", edits, (need,), removed)
-        yield found._replace(of=_taking(context, made))
-    yield from _reads_of_buffer_dtypes(context, rewritten)
-
-
-def _reads_of_buffer_dtypes(context: Context, rewritten: Rewritten) -> Iterator[Found]:
-    """The reads of what FSDP2's policy does not have."""
-    for read, (file, instead) in rewritten.buffer_dtypes.items():
-        if file is context.file:
-            edits = lambda read=read, text=instead: [context.replace(read, text)]  # noqa: E731
-            message = f"Replaced by `{instead}`, which is the same: `MixedPrecisionPolicy` has no `buffer_dtype`."
-            yield Found(precision.BUFFERS, read, Action.REWRITE, message, "", edits)
-
-
-def _taking(context: Context, made: ast.expr) -> ast.expr | None:
-    """The constructor of this file that takes an option object: it takes FSDP2's only where it is rewritten itself."""
-    for construction in constructions(context):
-        value = construction.value("mixed_precision")
-        if value is not None and any(end.node is made for end in construction.flow(value).ends):
-            return construction.call
-    return None
+    options: Rewritten = context.program.once(rows.rewritten, context.form)
+    if options.ends or options.strategies is not None:
+        yield from objects.find(context, options, gone)
 
 
 def _constructor(construction: Construction, decision: Decision) -> Found:

@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.flow import Flow, read_elsewhere
+from fsdp_migrate.codemods.constructor.flow import Flow
+from fsdp_migrate.codemods.constructor.reads import read_elsewhere, whole_sets
+from fsdp_migrate.codemods.constructor.strategies import Strategies
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments, read, spliced
 from fsdp_migrate.codemods.rule import Edit
@@ -79,6 +81,7 @@ class Rewritten:
         ends: the expressions that make them.
         values: the arguments of constructors that take them.
         casting: those that say by themselves whether the units below the root cast their inputs, as not all say the same.
+        strategies: those of the constructors; None if they are given none.
         buffer_dtypes: reads of `buffer_dtype`, which FSDP2's policy has not, each with its file and what takes its place.
     """
 
@@ -87,11 +90,15 @@ class Rewritten:
         self.values: set[ast.expr] = set()
         self.casting: set[ast.expr] = set()
         self.buffer_dtypes: dict[ast.expr, tuple[File, str]] = {}
+        given = [each for each in constructions if each.value("sharding_strategy") is not None]
+        self.strategies = Strategies(program, given) if given else None
         taking = {
             value: construction
             for construction in constructions
             if (value := construction.value("mixed_precision")) is not None
         }
+        if not taking:
+            return
         flows = [(value, construction.flow(value)) for value, construction in taking.items()]
         passed = {node for _, flow in flows for node in flow.passed}
         passed |= {value for value, _ in flows}
@@ -100,19 +107,7 @@ class Rewritten:
             if self._is_seen(program, taking[value], value, flow):
                 if _reads(program, flow, passed) is not None:
                     kept.append((value, flow))
-        # One that another constructor cannot take stays for all.
-        while True:
-            stays = {
-                end.node
-                for value, flow in flows
-                if value not in {own for own, _ in kept}
-                for end in flow.ends
-            }
-            left = [each for each in kept if not any(end.node in stays for end in each[1].ends)]
-            if len(left) == len(kept):
-                break
-            kept = left
-        for value, flow in kept:
+        for value, flow in whole_sets(flows, kept):
             self.values.add(value)
             self.buffer_dtypes |= _reads(program, flow, passed) or {}
             self.ends |= {end.node: end.file for end in flow.ends}

@@ -12,7 +12,9 @@ from fsdp_migrate.codemods.constructor.construction import AtRunTime, Constructi
 from fsdp_migrate.codemods.constructor.devices import device_type, distributed
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import RUNTIME, TORCH
+from fsdp_migrate.facts.scopes import Assigned
 
 FULL_SHARD = Rule("FSDP101", "full-shard")
 SHARD_GRAD_OP = Rule("FSDP102", "shard-grad-op")
@@ -29,6 +31,7 @@ _DIMS = f"mesh_dim_names={_NAMES}"
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
 _NAMED = "Its dimensions get names, which `fully_shard` needs to replicate."
 _NAMELESS = f"`fully_shard` raises for a mesh without names: make it with `{_DIMS}`."
+_NO_PAIR = "Your mesh or process group is used, which is none for `_HYBRID_SHARD_ZERO2`: do not choose that here."
 _DEVICE_MESH = "torch.distributed.device_mesh"
 
 _DEFAULT = "This is FSDP2's default: each unit except the root frees its parameters after forward."
@@ -60,13 +63,15 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
 def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     """`reshard_after_forward=` of the units below the root, and a mesh where not all ranks shard."""
     choice = _choice(construction, value, code)
-    keeps = choice.is_among(_KEEPING)
+    keeps = choice.is_among(_keeping(construction, choice))
     hybrid, whole = choice.is_among(_HYBRID), choice.is_among(("NO_SHARD",))
     _free_after_forward(construction, keeps, code)
     is_given = any(
         construction.value(name) is not None for name in ("device_mesh", "process_group")
     )
-    if is_given and not choice.is_shown:
+    if is_given and not choice.is_shown and _keeping(construction, choice) != _KEEPING:
+        mesh = _NO_PAIR
+    elif is_given and not choice.is_shown:
         mesh = "Your mesh or process group is used: for NO_SHARD or HYBRID_SHARD it needs two dimensions."
     elif construction.value("device_mesh") is not None:
         code.whole, code.hybrid = whole, hybrid
@@ -83,6 +88,40 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
         code.imports.append(Import(home, "ShardingStrategy", construction.call.func))
     is_one = construction.member(value, "ShardingStrategy") is not None
     return _message(keeps, mesh, is_one=is_one)
+
+
+def _keeping(construction: Construction, choice: Choice) -> tuple[str, ...]:
+    """The strategies that keep parameters gathered after forward: a hybrid one only where there can be a mesh for it."""
+    is_pair = construction.value("process_group") is None and not _is_for_hybrid_shard(
+        construction, choice
+    )
+    return _KEEPING if choice.is_shown or is_pair else ("SHARD_GRAD_OP",)
+
+
+def _is_for_hybrid_shard(construction: Construction, choice: Choice) -> bool:
+    """Whether the mesh that is given is made for HYBRID_SHARD alone, and None for any other strategy."""
+    file, mesh = construction.context.file, construction.value("device_mesh")
+    if not isinstance(mesh, ast.Name):
+        return False
+    bindings = file.bindings(mesh)
+    made = [each for each in bindings if isinstance(each, Assigned) and not _is_none(each.value)]
+    if not made or not all(isinstance(each, Assigned) for each in bindings):
+        return False
+    return all(_is_under_hybrid_shard(file, each.target, choice) for each in made)
+
+
+def _is_under_hybrid_shard(file: File, target: ast.expr, choice: Choice) -> bool:
+    """Whether something is assigned only if the strategy is HYBRID_SHARD."""
+    child: ast.AST = file.statement(target)
+    for parent in file.ancestors(child):
+        match parent:
+            case ast.If(test=test, body=body) if child in body:
+                if choice.is_asked_for("HYBRID_SHARD", test):
+                    return True
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                return False
+        child = parent
+    return False
 
 
 def _message(keeps: Condition, mesh: str, *, is_one: bool) -> str:
@@ -108,7 +147,9 @@ def _choice(construction: Construction, value: ast.expr, code: Code) -> Choice:
     context, call = construction.context, construction.call
     enum = _enum(construction)
     source = construction.text(value)
-    choice = Choice(construction, value, enum, source)
+    strategies = code.rewritten.strategies
+    is_name = strategies is not None and value in strategies.values
+    choice = Choice(construction, value, enum, source, is_name)
     conditions = [choice.is_among(each) for each in (_KEEPING, _HYBRID, ("NO_SHARD",))]
     is_compared = any(isinstance(each, str) and f"{enum}." in each for each in conditions)
     if is_compared and "(" in source:

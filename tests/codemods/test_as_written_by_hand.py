@@ -215,6 +215,120 @@ for buffer in model.buffers():
     if buffer.is_floating_point():
         buffer.data = buffer.to(precision.buffer_dtype)
 print(precision.buffer_dtype)
+=== a strategy that another method asks for by its name
+class Trainer:
+    def __init__(self, cfg):
+        self.strategy = ShardingStrategy[
+            cfg.get("strategy", "FULL_SHARD")
+        ]
+        self.second = ShardingStrategy.NO_SHARD if cfg.all else getattr(ShardingStrategy, cfg.other)
+
+    def shard(self, model, second, mesh):
+        model = FSDP(model, sharding_strategy=self.strategy, process_group=group)
+        return model, FSDP(second, device_mesh=mesh, sharding_strategy=self.second)
+---
+class Trainer:
+    def __init__(self, cfg):
+        self.strategy = cfg.get("strategy", "FULL_SHARD")
+        self.second = "NO_SHARD" if cfg.all else cfg.other
+
+    def shard(self, model, second, mesh):
+        fully_shard(
+            model,
+            reshard_after_forward=self.strategy != "SHARD_GRAD_OP",
+            mesh=DeviceMesh.from_group(group, "cuda"),
+        )
+        reshard_after_forward = self.second not in (
+            "SHARD_GRAD_OP",
+            "_HYBRID_SHARD_ZERO2",
+        )
+        fully_shard(second, reshard_after_forward=reshard_after_forward, mesh=mesh)
+        return model, second
+=== a mesh for one strategy alone
+def build(model, config):
+    mesh = None
+    if config.hybrid and config.strategy == ShardingStrategy.HYBRID_SHARD:
+        mesh = make_mesh(config)
+    model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy=config.strategy, device_mesh=mesh)
+    return model
+---
+def build(model, config):
+    mesh = None
+    if config.hybrid and config.strategy == ShardingStrategy.HYBRID_SHARD:
+        mesh = make_mesh(config)
+    reshard_after_forward = config.strategy is not ShardingStrategy.SHARD_GRAD_OP
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module, reshard_after_forward=reshard_after_forward, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+=== a mesh by the name of one strategy
+def build_by_name(model, config):
+    if config.strategy == "HYBRID_SHARD":
+        mesh = make_mesh(config)
+    else:
+        mesh = None
+    model = FSDP(
+        model,
+        auto_wrap_policy=ModuleWrapPolicy({Block}),
+        sharding_strategy=ShardingStrategy[config.strategy],
+        device_mesh=mesh,
+    )
+    return model
+---
+def build_by_name(model, config):
+    if config.strategy == "HYBRID_SHARD":
+        mesh = make_mesh(config)
+    else:
+        mesh = None
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(
+                module,
+                reshard_after_forward=config.strategy != "SHARD_GRAD_OP",
+                mesh=mesh,
+            )
+    fully_shard(model, mesh=mesh)
+    return model
+=== a mesh for other strategies, too
+def build_any(model, config):
+    mesh = None
+    if config.hybrid:
+        mesh = make_mesh(config)
+    return FSDP(model, sharding_strategy=config.strategy, device_mesh=mesh, auto_wrap_policy=ModuleWrapPolicy({Block}))
+---
+def build_any(model, config):
+    mesh = None
+    if config.hybrid:
+        mesh = make_mesh(config)
+    reshard_after_forward = config.strategy not in (
+        ShardingStrategy.SHARD_GRAD_OP,
+        ShardingStrategy._HYBRID_SHARD_ZERO2,
+    )
+    for module in reversed(list(model.modules())):
+        if isinstance(module, Block):
+            fully_shard(module, reshard_after_forward=reshard_after_forward, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+=== a strategy of which something else reads the value
+class Other:
+    def __init__(self, cfg):
+        self.strategy = ShardingStrategy[cfg.strategy]
+
+    def shard(self, model):
+        return FSDP(model, sharding_strategy=self.strategy, device_mesh=mesh)
+
+    def value(self):
+        return self.strategy.value
+---
+class Other:
+    def __init__(self, cfg):
+        self.strategy = ShardingStrategy[cfg.strategy]
+
+    def shard(self, model):
+        return fully_shard(model, mesh=mesh)
+
+    def value(self):
+        return self.strategy.value
 === what only served an argument without effect
 def _original(config):
     return config.peft

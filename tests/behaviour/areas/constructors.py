@@ -357,6 +357,16 @@ class Trainer:
         )
 
 
+class Named:
+    def __init__(self, name):
+        self.strategy = ShardingStrategy[name]
+
+    def shard(self, model):
+        return FSDP(
+            model, auto_wrap_policy=ModuleWrapPolicy({Block}), sharding_strategy=self.strategy
+        )
+
+
 def strategy_of(args):
     return getattr(ShardingStrategy, args.name)
 
@@ -389,6 +399,10 @@ from torch.distributed.fsdp import CPUOffload
         "a_strategy_by_default": (
             "A strategy as the default of a parameter, and a precision in an attribute that is None.",
             "model = Trainer(False).shard(Transformer())",
+        ),
+        "a_strategy_by_a_key": (
+            "A strategy that another method asks for by its name.",
+            "model = Named('SHARD_GRAD_OP').shard(Transformer())",
         ),
         "units_in_a_loop": (
             "Layers that are wrapped one by one, before the model.",

@@ -1,0 +1,72 @@
+"""What becomes of the objects that a file makes for constructors, where it makes them: precisions and strategies."""
+
+import ast
+from collections.abc import Collection, Iterator
+
+from fsdp_migrate.codemods.constructor import precision, sharding
+from fsdp_migrate.codemods.constructor.construction import constructions
+from fsdp_migrate.codemods.constructor.options import Rewritten, made_here, policy_edits
+from fsdp_migrate.codemods.constructor.strategies import Strategies
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Found, Import
+from fsdp_migrate.facts.names import TORCH
+from fsdp_migrate.findings import Action
+
+_NAMED = (
+    "Replaced by the name of the strategy, which the constructor compares. "
+    "A name that is none raised `KeyError` or `AttributeError` here, and now means FULL_SHARD."
+)
+
+
+def find(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Iterator[Found]:
+    """The objects of a file.
+
+    Args:
+        gone: what the constructors' own edits take away.
+    """
+    for made in made_here(context, options):
+        if made not in gone:
+            yield _policy(context, made, options)
+    for read, (file, instead) in options.buffer_dtypes.items():
+        if file is context.file:
+            edits = lambda read=read, text=instead: [context.replace(read, text)]  # noqa: E731
+            message = f"Replaced by `{instead}`, which is the same: `MixedPrecisionPolicy` has no `buffer_dtype`."
+            yield Found(precision.BUFFERS, read, Action.REWRITE, message, "", edits)
+    if options.strategies is not None:
+        for found in _strategies(context, options.strategies):
+            if found.node not in gone:
+                yield found
+
+
+def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
+    need = Import(TORCH, "MixedPrecisionPolicy", getattr(made, "func", None))
+    return Found(
+        precision.POLICY,
+        made,
+        Action.REWRITE,
+        "Replaced by `MixedPrecisionPolicy`.",
+        edits=lambda: policy_edits(context, made, options),
+        imports=(need,),
+        removed=(made.func,) if isinstance(made, ast.Call) else (),
+        of=_taking(context, made),
+    )
+
+
+def _strategies(context: Context, strategies: Strategies) -> Iterator[Found]:
+    """The strategies of which the constructors compare the names."""
+    for node, made in strategies.ends.items():
+        if made.file is not context.file:
+            continue
+        edits = lambda node=node, name=made.source: [context.replace(node, name)]  # noqa: E731
+        found = Found(sharding.DYNAMIC, node, Action.REWRITE, _NAMED, "", edits)
+        yield found._replace(removed=(made.enum,), of=_taking(context, node))
+
+
+def _taking(context: Context, made: ast.expr) -> ast.expr | None:
+    """The constructor of this file that takes an option object: it takes FSDP2's only where it is rewritten itself."""
+    for construction in constructions(context):
+        for name in ("mixed_precision", "sharding_strategy"):
+            value = construction.value(name)
+            if value is not None and any(end.node is made for end in construction.flow(value).ends):
+                return construction.call
+    return None
