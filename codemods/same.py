@@ -11,9 +11,11 @@ from functools import partial
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import (
+    Refused,
     comments,
     indentation,
     is_alone,
+    overlap,
     remove_statement,
     spliced,
 )
@@ -26,7 +28,7 @@ RULE = Rule("FSDP020", "became-equal")
 
 _BRANCHES = "Both branches do the same now. One of them remains, without the test."
 _ASSIGNMENT = "Removed: `{}` has this value already."
-_GONE = "Removed: this code is in what FSDP020 removes."
+_GONE = "Removed: this is part of code that another rewrite takes away."
 _METHOD = "Removed: it does what `{}.{}` does now, which the class inherits."
 # What a test may consist of that only looks.
 _PURE = (
@@ -91,6 +93,29 @@ def _with(context: Context, made: Sequence[Made], repeat: _Repeat) -> list[Made]
         removed=repeat.gone,
     )
     return [*found, (finding, [repeat.edit])]
+
+
+def without_removed(made: Sequence[Made], own: Sequence[Edit]) -> list[Made]:
+    """The findings before some edits, but for those all of whose code these take away.
+
+    Raises:
+        Refused: where they still want the same code.
+    """
+    removed = [edit for edit in own if not edit.text.strip()]
+    found: list[Made] = []
+    for each, edits in made:
+        if edits and all(any(_is_within(e, other) for other in removed) for e in edits):
+            found.append((_gone(each), ()))
+        else:
+            found.append((each, edits))
+    left = [edit for _, edits in found for edit in edits]
+    if overlap([*left, *own]):
+        raise Refused("another rewrite changes the same code")
+    return found
+
+
+def _is_within(edit: Edit, other: Edit) -> bool:
+    return other.start <= edit.start and edit.end <= other.end
 
 
 def _gone(found: Found) -> Found:

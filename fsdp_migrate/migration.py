@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, comments, origins, overlap
 from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.codemods.same import Made, without_repeats
+from fsdp_migrate.codemods.same import Made, without_removed, without_repeats
 from fsdp_migrate.codemods.swap import still_used, swap
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import Program
@@ -187,13 +187,14 @@ def _settled(
     form: str,
     text: str | None = None,
 ) -> list[Made]:
-    """The findings with the edits that can be made together; if two edits overlap, the first one wins.
+    """The findings with the edits that can be made together.
+
+    If two edits overlap, the first one wins, but for one that takes away all that a finding before it changes.
 
     Args:
         text: the file's, if the edits of each finding are to be tried by themselves.
     """
     settled: list[Made] = []
-    taken: list[Edit] = []
     refused: set[ast.AST] = set()
     for each in found:
         if each.of in refused:
@@ -206,12 +207,12 @@ def _settled(
             own = each.edits()
             if text is not None:
                 apply(text, own)
-            together = [*taken, *own]
-            if overlap(together):
+            taken = [edit for _, edits in settled for edit in edits]
+            if overlap([*taken, *own]):
                 if _is_written(own, taken):
                     settled.append((each._replace(edits=None), ()))
                     continue
-                raise Refused("another rewrite changes the same code")
+                settled = without_removed(settled, own)
         except Refused as refusal:
             if form == "torch":
                 action = Action.MANUAL
@@ -227,7 +228,6 @@ def _settled(
             settled.append((undone, ()))
             continue
         settled.append((each, own))
-        taken = together
     return settled
 
 

@@ -27,6 +27,29 @@ def drop_statement(file: File, statement: ast.stmt) -> Edit:
     return Edit(begins, end, "", tuple(comments("".join(above))))
 
 
+def drop_with_comments(file: File, statement: ast.stmt, about: re.Pattern[str]) -> Edit:
+    """Removes a statement with the comments in it, and those above it if they speak of something."""
+    _, end = file.lines(statement)
+    edit = remove_statement(file, statement)
+    kept = edit.text.splitlines(keepends=True)
+    inside = [line for line in kept if line.lstrip().startswith("#")]
+    text = "".join(line for line in kept if line not in inside)
+    begins, lost = edit.start, comments("".join(inside))
+    for above in without_comments_above(file, statement, about):
+        begins = above.start
+        lost += above.lost
+    return Edit(begins, max(end, edit.end), text, tuple(lost))
+
+
+def without_comments_above(file: File, statement: ast.stmt, about: re.Pattern[str]) -> list[Edit]:
+    """Removes the comments above a statement, if they speak of something; no edit if they do not."""
+    lines = "".join(_above(file, statement))
+    if not about.search(lines):
+        return []
+    begins = line_start(file, statement)
+    return [Edit(begins - len(lines), begins, "", tuple(comments(lines)))]
+
+
 def _above(file: File, statement: ast.stmt) -> list[str]:
     """The lines of the comment block directly above a statement."""
     begins = line_start(file, statement)

@@ -1,12 +1,14 @@
 """Methods and attributes of FSDP1's class: under `like_fsdp1` a model answers them, in torch's form functions replace them."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.construction import classes_of_model, constructions
 from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.edit import layout
+from fsdp_migrate.codemods.edit.taken_away import without_comments_above
 from fsdp_migrate.codemods.edit.text import indentation, newline, step
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
@@ -31,6 +33,10 @@ _ANSWERED = {
     "_fsdp_wrapped_module": MODULE,
 }
 _TORCH = "torch.nn.utils.clip_grad_norm_"
+# Comments that say why it was FSDP1's method.
+_ABOUT_CLIPPING = re.compile(
+    r"(?:fsdp|fullysharded).*clip_grad|clip_grad.*(?:fsdp|fullysharded)", re.I
+)
 _BY_TORCH = (
     f"Replaced by `{_TORCH}`. "
     "It computes the norm in the dtype of the gradients, where FSDP1 used float32."
@@ -151,7 +157,10 @@ def _clip(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         attribute,
         action,
         message,
-        edits=lambda: _clip_edits(context, attribute, call, is_used),
+        edits=lambda: [
+            *without_comments_above(context.file, context.file.statement(call), _ABOUT_CLIPPING),
+            *_clip_edits(context, attribute, call, is_used),
+        ],
         imports=imports,
     )
 

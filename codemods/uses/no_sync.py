@@ -14,6 +14,7 @@ from fsdp_migrate.codemods.edit.text import indentation, step
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.same import only_looks
 from fsdp_migrate.codemods.uses import own
+from fsdp_migrate.codemods.uses.given_contexts import is_nothing
 from fsdp_migrate.codemods.uses.guards import is_sharded, says_sharded
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Program
@@ -114,7 +115,7 @@ def _manager(context: Context, attribute: ast.Attribute) -> Manager | None:
     synchronizes = ""
     if isinstance(choice, ast.IfExp) and value is not choice.test:
         other = choice.orelse if value is choice.body else choice.body
-        if not _is_nothing(other):
+        if not is_nothing(other):
             return None
         test = choice.test
         synchronizes = context.source(test)
@@ -135,14 +136,6 @@ def _manager(context: Context, attribute: ast.Attribute) -> Manager | None:
             return _by_variable(context, around, synchronizes)
         return _by_branch(context, around, attribute.value)
     return None
-
-
-def _is_nothing(value: ast.expr) -> bool:
-    """`nullcontext`, or a call of it."""
-    return last_name(value.func if isinstance(value, ast.Call) else value) in (
-        "nullcontext",
-        "suppress",
-    )
 
 
 def _by_variable(context: Context, assign: ast.Assign, synchronizes: str) -> Manager | None:
@@ -180,7 +173,7 @@ def _by_branch(context: Context, assign: ast.Assign, model: ast.expr) -> Manager
     if found is None or len(others) != 1 or not isinstance(others[0], Assigned):
         return None
     nothing, statements = file.statement(others[0].target), file.block(branch)
-    if not isinstance(nothing, ast.Assign) or not _is_nothing(nothing.value):
+    if not isinstance(nothing, ast.Assign) or not is_nothing(nothing.value):
         return None
     places = [statements.index(e) for e in (nothing, branch, found[0]) if e in statements]
     if len(places) != 3 or places != sorted(places) or context.removable(others[0]) is None:

@@ -7,11 +7,14 @@ parameters reads whole ones.
 import ast
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
+from fsdp_migrate.codemods.edit.taken_away import without_comments_above
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import own
+from fsdp_migrate.codemods.uses.given_contexts import ABOUT, given_context
 from fsdp_migrate.codemods.uses.options import MODULE
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
 from fsdp_migrate.findings import Action, Severity
@@ -21,7 +24,6 @@ UNITS = Rule("FSDP362", "fsdp-modules", Severity.RAISES)
 
 _CALLED = "Removed: an FSDP2 model gathers its parameters when it is called."
 _EMPTY = "Removed: the block is empty."
-_NOTHING = "Replaced by a context that does nothing: an FSDP2 model gathers its parameters when it is called."
 _READS = "Removed: the reads in the block now gather whole parameters themselves."
 _BY_HAND = (
     "FSDP2 has no such context, so parameters are sharded DTensors here. To read one, use `p.full_tensor()` on all ranks; "
@@ -173,43 +175,24 @@ def _edits(
             else ", options=StateDictOptions(full_state_dict=True)"
         )
         changed.replace(used, f"{_READING[read.attr]}(_model{options})", _model=read.value)
-    return changed.edits()
+    return [*without_comments_above(context.file, block, ABOUT), *changed.edits()]
 
 
 def _as_value(
     context: Context, function: ast.expr, call: ast.Call, model: ast.expr
 ) -> Iterator[Found]:
     """A context that is made in one place and entered in another, where the model is called alone."""
-    blocks = _blocks_below(context, call)
-    uses = [_uses(context, block.body, model) for block in blocks]
-    if not uses or not all(found is not None and not any(found) for found in uses):
+    given = given_context(context, call)
+    uses = None if given is None else _uses(context, given.block.body, model)
+    if given is None or uses is None or any(uses):
         yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
         return
-    name = "nullcontext()"
-    imports: tuple[Import, ...] = (Import("contextlib", "nullcontext"),)
-    scope = context.file.scope_of(call)
-    if context.dotted_at("contextlib", scope) == {"contextlib"}:
-        name, imports = "contextlib.nullcontext()", ()
-    edits = lambda: [context.replace(call, name)]  # noqa: E731
-    yield Found(
-        SUMMON, call, Action.REWRITE, _NOTHING, edits=edits, imports=imports, removed=(call,)
-    )
-
-
-def _blocks_below(context: Context, call: ast.Call) -> list[ast.With]:
-    """The blocks that a variable is the context of, which is given a context or what makes it."""
-    statement = context.file.statement(call)
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-        return []
-    blocks = []
-    for read in context.file.reads(statement.targets[0]):
-        item: ast.AST = context.file.parents[context.call_of(read) or read]
-        if not isinstance(item, ast.withitem):
-            return []
-        block = context.file.parents[item]
-        if isinstance(block, ast.With) and block.lineno > statement.lineno:
-            blocks.append(block)
-    return blocks[:1]  # the next one: the name may be given another context below it
+    first = given.statements[0]
+    edits = partial(given.edits, context)
+    source = shortened(context.source(call))
+    yield Found(SUMMON, first, Action.REWRITE, _CALLED, source, edits=edits, removed=given.removed)
+    for statement in (*given.statements[1:], given.block):
+        yield Found(SUMMON, statement, Action.REWRITE, _CALLED, source, of=first)
 
 
 def _summon(context: Context, attribute: ast.Attribute) -> Found:

@@ -1,0 +1,136 @@
+"""Contexts that a variable holds, and that nothing needs under FSDP2: in torch's form they go with it."""
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed, table
+
+HEAD = """\
+import contextlib
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def sample(model, prompt, args):
+"""
+TAIL = """\
+
+
+model = FSDP(torch.nn.Linear(8, 8))
+"""
+GO = table("""\
+=== a lambda with a test
+# As FSDP needs it to gather
+cm = lambda: (FSDP.summon_full_params(model) if args.fsdp else contextlib.nullcontext())
+with cm():
+    out = model.generate(prompt)
+return out
+---
+out = model.generate(prompt)
+return out
+=== a name used twice
+cm = FSDP.summon_full_params(model)
+with cm:
+    out = model.generate(prompt)
+cm = lambda: contextlib.nullcontext() if args.one else FSDP.summon_full_params(model)
+with torch.no_grad(), cm():
+    out += model.generate(prompt)
+return out
+---
+out = model.generate(prompt)
+with torch.no_grad():
+    out += model.generate(prompt)
+return out
+=== two branches
+# Writes text
+if args.plugin is not None:
+    cm = FSDP.summon_full_params(model)
+else:
+    cm = contextlib.nullcontext
+with torch.no_grad():
+    # one by one
+    with cm:
+        return model.generate(prompt)
+---
+# Writes text
+with torch.no_grad():
+    # one by one
+    return model.generate(prompt)
+=== a branch after nothing
+cm = contextlib.nullcontext()
+
+if isinstance(model, FSDP):
+    # the head is the root's
+    cm = FSDP.summon_full_params(model, recurse=False)
+for each in prompt:
+    with cm:
+        model.generate(each)
+---
+
+for each in prompt:
+    model.generate(each)
+""")
+
+
+@pytest.mark.parametrize("name", GO)
+def test_a_context_that_does_nothing_goes(name: str, tmp_path: Path) -> None:
+    before, after = GO[name]
+    program = analysed(tmp_path, HEAD + _indented(before) + TAIL, "torch")
+    text = program.after["train.py"]
+    assert _indented(after).lstrip("\n") in text
+    for word in ("contextlib", "cm", "FSDP", "gather", "head is"):
+        assert word not in text.partition("def sample")[2].partition("\n\n\n")[0], word
+    assert "contextlib" not in text
+    assert "nullcontext" not in text
+
+
+STAY = [
+    "cm = FSDP.summon_full_params(model)\nprint(cm)\nwith cm:\n    model.generate(prompt)",
+    "cm = FSDP.summon_full_params(model)\nwith cm as whole:\n    model.generate(prompt)",
+    "cm = FSDP.summon_full_params(model)\nwith cm:\n    model.weight.zero_()",
+    "cm = FSDP.summon_full_params(model)\nwith cm:\n    print(model.state_dict())",
+    "cm = FSDP.summon_full_params(model) if args.load() else contextlib.nullcontext()\nwith cm:\n    model(prompt)",
+    "cm = FSDP.summon_full_params(model) if args.one else torch.no_grad()\nwith cm:\n    model(prompt)",
+    "cm = lambda m: FSDP.summon_full_params(model)\nwith cm(model):\n    model(prompt)",
+    "if args.one:\n    cm = FSDP.summon_full_params(model)\nelse:\n    cm = torch.no_grad()\nwith cm:\n    model(prompt)",
+    "if args.one:\n    cm = FSDP.summon_full_params(model)\nwith cm:\n    model(prompt)",
+    "if args.one:\n    cm = FSDP.summon_full_params(model)\n    print()\nwith cm:\n    model(prompt)",
+]
+
+
+@pytest.mark.parametrize("code", STAY)
+def test_a_context_that_may_do_something_stays(code: str, tmp_path: Path) -> None:
+    program = analysed(tmp_path, HEAD + _indented(code) + "\n" + TAIL, "torch")
+    assert program.is_kept("summon_full_params")
+    assert "FSDP321" in program.codes("summon_full_params")
+
+
+def test_comments_of_a_block_that_speak_of_gathering_go(tmp_path: Path) -> None:
+    code = "# Gathers for the head\nwith FSDP.summon_full_params(model):\n    # writes\n    model.generate(prompt)\n"
+    program = analysed(tmp_path, HEAD + _indented(code) + TAIL, "torch")
+    assert "    # writes\n    model.generate(prompt)\n" in program.after["train.py"]
+    assert "Gathers" not in program.after["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("comment", "goes"),
+    [
+        ("# FSDP has its own clip_grad_norm_", True),
+        (
+            "# FullyShardedDataParallel.clip_grad_norm_\n    # torch.nn.utils.clip_grad_norm_(model)",
+            True,
+        ),
+        ("# FSDP reduces before this", False),
+        ("# clips", False),
+    ],
+)
+def test_comments_above_a_clip(comment: str, goes: bool, tmp_path: Path) -> None:
+    code = HEAD + f"    {comment}\n    model.clip_grad_norm_(1.0)\n" + TAIL
+    text = analysed(tmp_path, code, "torch").after["train.py"]
+    assert (comment not in text) is goes
+
+
+def _indented(code: str) -> str:
+    lines = code.splitlines(keepends=True)
+    return "".join(f"    {line}" if line.strip() else line for line in lines)
