@@ -8,6 +8,7 @@ from fsdp_migrate.codemods.by_hand import names_used
 from fsdp_migrate.codemods.by_hand.flows import Flow
 from fsdp_migrate.codemods.by_hand.kinds import (
     AT,
+    AT_KEY,
     BY_KEY,
     COMPREHENSIONS,
     GIVES,
@@ -18,6 +19,7 @@ from fsdp_migrate.codemods.by_hand.kinds import (
     Kind,
     Leak,
 )
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import is_method, last_name
 
 
@@ -83,7 +85,9 @@ def _at(flow: Flow, taken: ast.Subscript, kind: Kind) -> Iterator[Leak]:
     is_step = kind is Kind.STATE and getattr(taken.slice, "value", "") == "step"
     if isinstance(taken.ctx, ast.Load) and not is_step:
         is_slice = isinstance(taken.slice, ast.Slice)
-        yield from flow.leaks(taken, kind if is_slice else AT.get(kind))
+        key = getattr(taken.slice, "value", "")
+        at = AT_KEY.get((kind, key), AT.get(kind))
+        yield from flow.leaks(taken, kind if is_slice else at)
 
 
 def _joined(flow: Flow, names: ast.expr, both: ast.BinOp) -> Iterator[Leak]:
@@ -143,7 +147,8 @@ def _given(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[L
     elif name in words.SAVING:
         yield from [Leak(call, "saved")] if kind in OF_PARAMETERS else []
     elif name in words.COUNTING and _counts(flow, node, kind):
-        yield Leak(call, _number(kind))
+        if not _asks_for_any(flow, call):
+            yield Leak(call, _number(kind))
     elif name in words.SAME:
         yield from _keyed(flow, call, kind)
         yield from flow.leaks(call, _made_by(name, kind))
@@ -155,6 +160,16 @@ def _given(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[L
         yield from [Leak(call, "value")] if "norm" in name else []
     elif not flow.is_optimizers(call) and name not in words.TAKES_PARAMETER | words.COUNTING:
         yield from flow.into(node, call, kind)
+
+
+def _asks_for_any(flow: Flow, number: ast.Call) -> bool:
+    """`len(params) > 0`, and `len(params)` as a test by itself: there were some before as well."""
+    match flow.file.parents[number]:
+        case ast.Compare(comparators=[ast.Constant(value=0)]):
+            return last_name(number.func) == "len"
+        case ast.If() | ast.While() | ast.Assert() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+            return True
+    return False
 
 
 def _made_by(name: str, kind: Kind) -> Kind:
@@ -181,7 +196,7 @@ def _beside(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[
     if node in call.args and not place:
         place = call.args.index(node)
         others = [each for each in call.args if each is not node]
-        if _counts(flow, node, kind) and any(map(_is_of_numbers, others)):
+        if _counts(flow, node, kind) and any(_is_of_numbers(flow.context, each) for each in others):
             yield Leak(call, _number(kind))
     loop = flow.file.parents[call]
     if isinstance(loop, ast.For | ast.comprehension) and isinstance(loop.target, ast.Tuple):
@@ -194,6 +209,18 @@ def _keyed(flow: Flow, call: ast.Call, kind: Kind) -> Iterator[Leak]:
     for keyword in call.keywords:
         if keyword.arg == "key" and isinstance(keyword.value, ast.Lambda):
             yield from flow.bound_by(keyword.value, kind)
+        elif keyword.arg == "key":
+            yield from _called_on(flow, keyword.value, call, kind, place=0)
+
+
+def _called_on(
+    flow: Flow, function: ast.expr, call: ast.Call, kind: Kind, place: int
+) -> Iterator[Leak]:
+    """What a function of the file does with the items that it is called on, as its argument at a place."""
+    for made in flow.functions(function, call):
+        at = place + is_method(made)
+        if -len(made.args.args) <= at < len(made.args.args):
+            yield from flow.argument(made.args.args[at], ITEM.get(kind))
 
 
 def _applied(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[Leak]:
@@ -208,18 +235,18 @@ def _applied(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator
     elif last_name(function) == "type" and kind in OF_MODULES and flow.in_place:
         yield Leak(call, "class")
     elif function is not node and isinstance(function, ast.Name | ast.Attribute):
-        for made in flow.functions(function, call):
-            if made.args.args:
-                at = made.args.args[-1 if name == "reduce" else is_method(made)]
-                yield from flow.argument(at, ITEM.get(kind))
+        yield from _called_on(flow, function, call, kind, place=1 if name == "reduce" else 0)
     if name == "filter":
         yield from flow.leaks(call, kind)
     elif name in {"max", "min"}:
         yield from flow.leaks(call, ITEM.get(kind))
 
 
-def _is_of_numbers(other: ast.expr) -> bool:
+def _is_of_numbers(context: Context, other: ast.expr) -> bool:
     """`itertools.count()`, `range(10)`, and numbers that are written out."""
+    made = context.value(other)
+    if made is not None:
+        other = made.node
     if isinstance(other, ast.Call):
         return last_name(other.func) in {"count", "cycle", "linspace", "range"}
     return isinstance(other, ast.List | ast.Tuple)

@@ -189,8 +189,9 @@ class Flow:
         """The functions of the same file that a name can mean, methods by theirs."""
         made = self.context.program.definition(name, self.file)
         if made is not None:
-            is_here = made.file is self.file and not isinstance(made.node, ast.ClassDef)
-            return [made.node] if is_here else []  # type: ignore[list-item]
+            if made.file is not self.file:
+                return []
+            return [made.node] if not isinstance(made.node, ast.ClassDef) else _made_by(made.node)
         if not isinstance(name, ast.Attribute) or self.context.dotted(name):
             return []
         return [
@@ -218,6 +219,13 @@ class Flow:
             return self.context.program.definition(call.func, self.file) is None
         root = root_of(call.func)
         return any(".optim." in path for path in self.context.dotted(root or call.func))
+
+
+def _made_by(cls: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """What is called with the arguments for an object of a class."""
+    return [
+        each for each in cls.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+    ]
 
 
 def _only_shows(function: str) -> bool:

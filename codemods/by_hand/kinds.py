@@ -23,6 +23,9 @@ class Kind(Enum):
     STATES = "an optimizer's states by parameter"
     STATE_OF_EACH = "an optimizer's states"
     STATE = "an optimizer's state of one parameter"
+    GROUPS = "an optimizer's groups"
+    GROUP = "a group of an optimizer's"
+    STATE_DICT = "an optimizer's state dict"
 
 
 class Leak(NamedTuple):
@@ -44,6 +47,7 @@ ITEMS: dict[Kind, tuple[Kind | None, ...]] = {
     Kind.STATE_OF_EACH: (Kind.STATE,),
     Kind.STATES: (None, Kind.STATE),
     Kind.STATE: (None, Kind.PARAMETER),
+    Kind.GROUPS: (Kind.GROUP,),
 }
 # An item as a whole: `for item in model.named_parameters()`.
 ITEM = {
@@ -65,6 +69,13 @@ AT = {
     Kind.STATES: Kind.STATE,
     Kind.STATE_OF_EACH: Kind.STATE,
     Kind.STATE: Kind.PARAMETER,
+    Kind.GROUPS: Kind.GROUP,
+}
+# What these keys give, and no others.
+AT_KEY = {
+    (Kind.GROUP, "params"): Kind.PARAMETERS,
+    (Kind.STATE_DICT, "state"): Kind.STATES,
+    (Kind.STATE_DICT, "param_groups"): Kind.GROUPS,
 }
 # What a method gives.
 GIVES: dict[Kind, dict[str, Kind]] = {
@@ -106,6 +117,8 @@ GIVES: dict[Kind, dict[str, Kind]] = {
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.GeneratorExp
 OF_MODULES = frozenset({Kind.MODULES, Kind.NAMED_MODULES})
 OF_PARAMETERS = frozenset({Kind.PARAMETERS, Kind.NAMED, Kind.BY_NAME, Kind.OWN})
-BY_KEY = frozenset({Kind.BY_NAME, Kind.OWN, Kind.STATES, Kind.STATE})
+BY_KEY = frozenset(
+    {Kind.BY_NAME, Kind.OWN, Kind.STATES, Kind.STATE, Kind.GROUPS, Kind.GROUP, Kind.STATE_DICT}
+)
 # What several of them are.
 SEVERAL = {Kind.PARAMETER: Kind.PARAMETERS, Kind.NAME: Kind.NAMES, Kind.MODULE: Kind.MODULES}

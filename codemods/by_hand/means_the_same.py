@@ -63,7 +63,7 @@ OF_OPTIMIZERS = (
 # Methods that put something into a list, a set or a dictionary.
 APPENDING = frozenset({"add", "append", "extend", "insert", "update"})
 # What makes a name of a name, and looks for a text anywhere in it.
-NAMES = frozenset({"format", "join", "lower", "removeprefix", "replace", "strip"})
+NAMES = frozenset({"encode", "format", "join", "lower", "removeprefix", "replace", "strip"})
 SEARCHING = frozenset({"findall", "finditer", "search", "sub"})
 # What the name of a function has in it that shows its arguments to somebody, or takes FSDP1's prefixes off.
 SHOWING = ("debug", "info", "log", "print", "show", "warn", "write")

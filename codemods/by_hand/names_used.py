@@ -60,7 +60,7 @@ def _method(flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
         return
     if asked.attr in words.NAMES:
         yield from flow.leaks(call, Kind.NAME)
-    elif asked.attr in {"encode", "endswith", "isidentifier"} or _takes_last(context, call, asked):
+    elif asked.attr in {"endswith", "isidentifier"} or _takes_last(context, call, asked):
         return
     elif not (asked.attr.endswith("split") and _has_no_dot(call.args)):
         yield Leak(call, "name")
@@ -86,7 +86,7 @@ def _is_given_away(context: Context, call: ast.Call) -> bool:
     name = last_name(call.func)
     if name in {"get", "pop"} and isinstance(call.func, ast.Attribute):
         return are_texts(context, call.func.value)
-    return name in {"match", "fullmatch", "fnmatch", "fnmatchcase"}
+    return name in {"match", "fullmatch", "fnmatch", "fnmatchcase", "hash", "len", "ord"}
 
 
 def _is_tested_alike(context: Context, name: ast.expr, compare: ast.Compare) -> bool:

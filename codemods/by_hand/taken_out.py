@@ -47,6 +47,7 @@ USES = {
     words=(
         "attrgetter",
         ".state",
+        "param_groups",
         "get_parameter",
         "_parameters",
         "arameters(",
@@ -243,13 +244,21 @@ def _by_path(context: Context, flow: Flow) -> Iterator[Leak]:
                 yield from flow.leaks(around, Kind.PARAMETER if of_layer else Kind.MODULE)
 
 
-def _of_states(context: Context, flow: Flow) -> Iterator[Leak]:
-    """What leaks of `optimizer.state[p]["exp_avg"]`, and of its values."""
-    for attribute in context.file.attributes.get("state", ()):
-        around = context.file.parents[attribute]
-        is_read = isinstance(around, ast.Subscript | ast.Attribute) and around.value is attribute
-        if is_read and parameters_of(context).optimized(attribute.value, context.file) is True:
-            yield from flow.leaks(attribute, Kind.STATES)
+# What an optimizer has, or its method gives.
+_OF_OPTIMIZER = {"state": Kind.STATES, "param_groups": Kind.GROUPS, "state_dict": Kind.STATE_DICT}
+
+
+def _of_optimizers(context: Context, flow: Flow) -> Iterator[Leak]:
+    """What leaks of `optimizer.state[p]["exp_avg"]`, of its values, and of its groups."""
+    for name, kind in _OF_OPTIMIZER.items():
+        for attribute in context.file.attributes.get(name, ()):
+            taken: ast.expr | None = attribute
+            if name == "state_dict":
+                taken = context.call_of(attribute)
+            if taken is None or not isinstance(attribute.ctx, ast.Load):
+                continue
+            if parameters_of(context).optimized(attribute.value, context.file) is True:
+                yield from flow.leaks(taken, kind)
 
 
 def _of_inner(context: Context, flow: Flow) -> Iterator[Leak]:
@@ -267,7 +276,7 @@ def _of_inner(context: Context, flow: Flow) -> Iterator[Leak]:
                     yield from flow.leaks(part, Kind.PARAMETER if of_layer else Kind.MODULE)
 
 
-_TAKEN_BY = (_leaks, _of_parts, _of_inner, _by_path, _of_states)
+_TAKEN_BY = (_leaks, _of_parts, _of_inner, _by_path, _of_optimizers)
 
 
 def _children(context: Context) -> Iterator[Leak]:

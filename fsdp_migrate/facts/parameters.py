@@ -254,16 +254,34 @@ class Taken:
         return self._ask(True, self.optimized, owner.value, file) is not False
 
     def optimized(self, optimizer: ast.expr, file: File) -> bool | None:
-        """The same of what an optimizer was made with."""
-        values = [(optimizer, file)]
+        """The same of what an optimizer was made with: where it is made, or in a function or class that it is given to."""
+        question = optimizer, "optimizer", self._call and self._call[0], self._excludes
+        return self._answers.of(question, lambda: self._is_optimized(optimizer, file))
+
+    def _is_optimized(self, optimizer: ast.expr, file: File) -> bool | None:
         if isinstance(optimizer, ast.Name):
             values = [*self.values(optimizer, file)]
         elif isinstance(optimizer, ast.Attribute):
             values = [(value, file) for value in self._stored(optimizer, file)]
-        return either(
-            self.several(value.args[0], of) if isinstance(value, ast.Call) and value.args else None
-            for value, of in values
-        )
+        elif isinstance(optimizer, ast.Call):
+            return self._is_made_for(optimizer, file)
+        else:
+            return None
+        return either(self.optimized(value, of) for value, of in values if value is not optimizer)
+
+    def _is_made_for(self, call: ast.Call, file: File) -> bool | None:
+        """Whether a call makes an optimizer of such parameters, or a function of the program does that it calls."""
+        made = self.models.program.definition(call.func, file)
+        if made is not None and not isinstance(made.node, ast.ClassDef):
+            returned = [each for each in made.file.of(ast.Return) if each.value is not None]
+            return either(
+                self.optimized(each.value, made.file)
+                for each in returned
+                if each.value is not None and made.file.function(each) is made.node
+            )
+        named = [each.value for each in call.keywords if each.arg == "params"]
+        given = [*call.args[:1], *named]
+        return self.several(given[0], file) if given else None
 
     def values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
         """What a name can be bound to: by assignments, and by the calls of the function that it is a parameter of."""
@@ -307,12 +325,24 @@ class Taken:
             return
         for store in file.attributes.get(attribute.attr, ()):
             statement = file.parents[store]
-            if isinstance(statement, ast.Assign) and file.enclosing_class(store) is cls:
+            if file.enclosing_class(store) is not cls:
+                continue
+            if isinstance(statement, ast.Assign):
                 yield statement.value
+            elif isinstance(statement, ast.Tuple) and isinstance(store.ctx, ast.Store):
+                yield from _beside(file, statement, store)
         for returned in file.of(ast.Return):
             if returned.value is not None and file.function(returned) in cls.body:
                 if getattr(file.function(returned), "name", "") == attribute.attr:
                     yield returned.value
+
+
+def _beside(file: File, targets: ast.Tuple, store: ast.expr) -> Iterator[ast.expr]:
+    """`b` for the first target of `self.a, self.c = b, d`."""
+    statement = file.parents[targets]
+    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple):
+        if len(statement.value.elts) == len(targets.elts):
+            yield statement.value.elts[targets.elts.index(store)]
 
 
 def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:
