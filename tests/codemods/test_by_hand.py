@@ -365,3 +365,35 @@ def test_a_part_of_the_wrapper_in_a_conditional_expression(tmp_path: Path) -> No
     program = f"{SHARDED}flat = model._handle.flat_param if sharded else other.flat_param\n"
     found = analysed(tmp_path, program)
     assert found.codes("flat =") == {"FSDP366"}
+
+
+SAVING = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+def save(model):
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        state = model.state_dict()
+    torch.save(state, "model.pt")
+"""
+
+
+@pytest.mark.parametrize(
+    ("compiled", "is_reported"),
+    [("model = torch.compile(model)", True), ("model.compile()", False), ("pass", False)],
+)
+def test_names_of_a_model_that_another_file_compiles(
+    tmp_path: Path, compiled: str, *, is_reported: bool
+) -> None:
+    train = f"""\
+import torch
+from saving import save
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+model = FSDP(Net())
+{compiled}
+save(model)
+"""
+    program = analysed(tmp_path, {"train.py": train, "saving.py": SAVING}, "torch")
+    assert ("FSDP337" in program.codes("with FSDP", "saving.py")) is is_reported
