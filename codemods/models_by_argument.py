@@ -14,6 +14,8 @@ from fsdp_migrate.facts.program import Program
 
 _OPEN = frozenset({True, False})
 _DEFAULT = frozenset({False})
+# An earlier run sharded the model in place: its parameters are the original ones since, whatever FSDP1 was given.
+_UNDER_LIKE_FSDP1 = frozenset({True})
 
 
 class SomeModels(Models):
@@ -69,7 +71,7 @@ def _answers(program: Program, file: File, call: ast.Call, argument: str) -> fro
     """What a boolean argument of a constructor can be."""
     own = program.once(_of_file, file).get(call)
     if own is None and last_name(call.func) == "like_fsdp1":
-        return _DEFAULT
+        return _UNDER_LIKE_FSDP1
     given = _given(own, argument) if own is not None else None
     if given is not None:
         return given

@@ -175,14 +175,17 @@ def _configurations(sources: Sequence[Source], options: Options) -> list[Outcome
 
 
 def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> None:
-    """Adds what was decided to the report; a check leaves out what is on the bridge already, unless that is asked for."""
-    report.on_bridge = not any(outcome.of_torch for outcome in outcomes)
+    """Adds what was decided to the report; a check leaves out what is migrated already, unless that is asked for."""
+    report.on_bridge = not any(
+        outcome.of_torch or _is_rewritten_again(outcome, options) for outcome in outcomes
+    )
     for outcome in outcomes:
         # A file that names no FSDP1 itself works on models that other files make.
         if outcome.of_torch is None:
             listed = not report.on_bridge
         else:
             listed = outcome.of_torch
+        listed = listed or _is_rewritten_again(outcome, options)
         listed = listed or options.bridge or not options.only_checks
         report.findings += [
             finding for finding in outcome.findings if listed or finding.action is Action.MANUAL
@@ -191,6 +194,12 @@ def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> N
         report.passed += outcome.passed
         if outcome.change is not None:
             report.changes.append(outcome.change)
+
+
+def _is_rewritten_again(outcome: Outcome, options: Options) -> bool:
+    """Whether the form torch rewrites what an earlier run wrote in another form."""
+    rewrites = any(finding.action is Action.REWRITE for finding in outcome.findings)
+    return options.form == "torch" and rewrites
 
 
 def _note_programs(sources: Iterable[Source], outcomes: Iterable[Outcome], report: Report) -> None:

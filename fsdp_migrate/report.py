@@ -35,7 +35,7 @@ class Report:
         errors: files that were left out, and why.
         passed: files that were passed over, and folders without any, and why, which is no error.
         candidates: how many files mention FSDP, or take a norm over ranks, at all.
-        on_bridge: whether no file uses torch's FSDP1: every construct found is already the runtime's.
+        on_bridge: whether no file uses torch's FSDP1, and the form torch rewrites nothing that is on the runtime.
         vendored: the folders with a copy of the runtime that the files import.
         wrote: whether the changes are in the files.
         marked: how many findings have a comment in the changes, because a later run could not make them again.

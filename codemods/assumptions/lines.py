@@ -13,9 +13,10 @@ from fsdp_migrate.codemods.assumptions.table import INTERFACE, METHODS, STATE_DI
 from fsdp_migrate.codemods.by_hand.measured import is_torchs
 from fsdp_migrate.codemods.by_hand.module_names import is_any_module, subject_of
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
-from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction, constructions
+from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, constructions
+from fsdp_migrate.codemods.constructor.from_units import is_block
 from fsdp_migrate.codemods.constructor.rows import SETTING
-from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
@@ -65,6 +66,15 @@ _NAME = (
 )
 # Methods that change a parameter in place.
 _WRITING = ("add_", "copy_", "div_", "fill_", "lerp_", "mul_", "sub_", "zero_")
+
+
+class _Sharding(NamedTuple):
+    """A call that shards a module, the last line of that, and whether FSDP1 kept what was set on parameters."""
+
+    call: ast.Call
+    module: ast.expr
+    line: int
+    keeps_attributes: bool
 
 
 class Line(NamedTuple):
@@ -189,7 +199,7 @@ def _before(context: Context) -> Iterator[Line]:
         below = _sharded_below(context, named.value)
         if below is None:
             continue
-        line = below.call.lineno
+        line = below.line
         for around in file.ancestors(named):
             if isinstance(around, ast.Call) and is_torchs(context, around.func):
                 if "optim" in next(iter(context.dotted(around.func))):
@@ -197,9 +207,15 @@ def _before(context: Context) -> Iterator[Line]:
             elif isinstance(around, ast.For):
                 names = {getattr(each, "id", "") for each in ast.walk(around.target)}
                 stores = (each for each in ast.walk(around) if _sets_attribute(each, names))
-                is_flat = below.keeps_attributes == "False"  # they were lost under FSDP1, too
-                message = "" if is_flat else _LOST.format(line)
+                message = _LOST.format(line)
+                if not below.keeps_attributes:
+                    message = ""  # they were lost under FSDP1, too
                 yield from (Line("parameter_attributes", s, message) for s in stores)
+
+
+def is_false(value: ast.expr | None) -> bool:
+    """Whether an argument is written as `False`."""
+    return isinstance(value, ast.Constant) and value.value is False
 
 
 def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
@@ -212,15 +228,31 @@ def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
     return getattr(node.value, "id", 0) in names and not is_own
 
 
-def _sharded_below(context: Context, model: ast.expr) -> Construction | None:
-    """The constructor, below in the same function, that wraps a model or what it is a part of."""
-    file, path = context.file, f"{ast.unparse(model)}."
-    for each in constructions(context):
-        if each.module is not None and path.startswith(f"{ast.unparse(each.module)}."):
-            same = file.function(each.call) is file.function(model)
-            if same and each.call.lineno > model.lineno and not context.can_be_model(model):
+def _sharded_below(context: Context, model: ast.expr) -> _Sharding | None:
+    """What shards a model, or what it is a part of, below in the same function."""
+    file = context.file
+    path = f"{ast.unparse(model)}."
+    for each in _shardings(context):
+        if path.startswith(f"{ast.unparse(each.module)}."):
+            is_same = file.function(each.call) is file.function(model)
+            if is_same and each.call.lineno > model.lineno and not context.can_be_model(model):
                 return each
     return None
+
+
+def _shardings(context: Context) -> Iterator[_Sharding]:
+    """The constructors, and the blocks with `like_fsdp1` that an earlier run wrote for some."""
+    for each in constructions(context):
+        if each.module is not None:
+            keeps_attributes = each.keeps_attributes != "False"
+            yield _Sharding(each.call, each.module, each.call.lineno, keeps_attributes)
+    for statement in context.file.of(ast.With):
+        call = statement.items[0].context_expr
+        if is_block(context, statement) and isinstance(call, ast.Call):
+            module = keyword(call, "model", 0)
+            keeps_attributes = not is_false(keyword(call, "parameter_attributes"))
+            if module is not None:
+                yield _Sharding(call, module, statement.body[-1].lineno, keeps_attributes)
 
 
 def _names(context: Context) -> Iterator[Line]:

@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.assumptions import constructor as assumptions
+from fsdp_migrate.codemods.assumptions.lines import is_false
 from fsdp_migrate.codemods.constructor import from_units, root
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.edit.text import indentation, newline
@@ -50,7 +51,7 @@ def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
         context,
         statement,
         norms=_has_units_in_low_precision(statement),
-        lacks_attributes=_is_false(keyword(call, "parameter_attributes")),
+        lacks_attributes=is_false(keyword(call, "parameter_attributes")),
     )
 
 
@@ -59,10 +60,6 @@ def _has_units_in_low_precision(statement: ast.With) -> bool:
     inside = [*ast.walk(statement)]
     keywords = (each.arg for each in inside if isinstance(each, ast.keyword))
     return any(isinstance(each, ast.For) for each in inside) and "mp_policy" in keywords
-
-
-def _is_false(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Constant) and value.value is False
 
 
 def _root(statement: ast.With, model: ast.expr) -> ast.Expr | None:

@@ -81,6 +81,20 @@ def test_check_is_silent_on_the_bridge(real_cli: Callable[..., Any], folder: Pat
     assert "train.py:2:1 FSDP001" in listed.text
 
 
+def test_check_for_torch_lists_what_the_form_torch_rewrites_again(
+    real_cli: Callable[..., Any], folder: Path
+) -> None:
+    (folder / "train.py").write_bytes(PROGRAM.encode() + b"\nmodel = wrap(model)\n")
+    assert real_cli(".").code == 0
+    assert real_cli("check", ".").text == "No FSDP1 of torch in 1 file.\n"
+    checked = real_cli("check", ".", "--form", "torch")
+    assert checked.code == 1
+    assert "FSDP008 `like_fsdp1`: Removed" in checked.text
+    assert real_cli(".", "--form", "torch", "--allow-dirty").code == 0
+    checked = real_cli("check", ".", "--form", "torch")
+    assert (checked.code, checked.text) == (0, "No FSDP1 of torch in 1 file.\n")
+
+
 def test_check_knows_an_import_by_name(real_cli: Callable[..., Any], folder: Path) -> None:
     file = folder / "a.py"
     file.write_text("import importlib\nfsdp = importlib.import_module('torch.distributed.fsdp')\n")

@@ -114,3 +114,25 @@ class Trainer:
 def test_what_is_no_parameter_of_before_is_safe(code: str, tmp_path: Path) -> None:
     for form in ("auto", "torch"):
         assert marked(tmp_path, code.format(wrap=WRAP), form) == set()
+
+
+@pytest.mark.parametrize("orig", ["True", "False"])
+@pytest.mark.parametrize(
+    ("before", "behind", "code"),
+    [
+        ("groups = [*net.parameters()]", "torch.optim.AdamW(groups)  # HERE", "FSDP529"),
+        ("torch.optim.AdamW(net.parameters())  # HERE", "", "FSDP003"),
+        ("for p in net.parameters():\n    p.decays = False  # HERE", "", "FSDP003"),
+    ],
+)
+def test_a_second_run_from_the_default_form_finds_them_too(
+    before: str, behind: str, code: str, orig: str, tmp_path: Path
+) -> None:
+    wrap = WRAP.replace("True", orig)
+    auto = analysed(tmp_path, f"{HEAD}{before}\n{wrap}{behind}\n").after["train.py"]
+    assert "like_fsdp1(net" in auto
+    found = analysed(tmp_path, auto, form="torch")
+    lines = auto.splitlines()
+    codes = {f.code for f in found.findings if "HERE" in lines[f.line - 1]}
+    was_lost = orig == "False" and "decays" in before  # under FSDP1, too
+    assert codes == (set() if was_lost else {code})
