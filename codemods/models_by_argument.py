@@ -14,8 +14,6 @@ from fsdp_migrate.facts.program import Program
 
 _OPEN = frozenset({True, False})
 _DEFAULT = frozenset({False})
-# An earlier run sharded the model in place: its parameters are the original ones since, whatever FSDP1 was given.
-_UNDER_LIKE_FSDP1 = frozenset({True})
 
 
 class SomeModels(Models):
@@ -71,7 +69,8 @@ def _answers(program: Program, file: File, call: ast.Call, argument: str) -> fro
     """What a boolean argument of a constructor can be."""
     own = program.once(_of_file, file).get(call)
     if own is None and last_name(call.func) == "like_fsdp1":
-        return _UNDER_LIKE_FSDP1
+        # An earlier run sharded in place: parameters are the original ones since, whatever FSDP1 was given.
+        return frozenset({argument == "use_orig_params"})
     given = _given(own, argument) if own is not None else None
     if given is not None:
         return given

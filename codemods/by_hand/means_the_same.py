@@ -52,9 +52,10 @@ ELEMENTWISE = frozenset(
 )
 # Functions that do the same with parameters of both kinds, or that have rules of their own.
 TAKES_PARAMETER = frozenset(
-    """add_param_group all all_gather all_reduce any append assert_close bool broadcast clip_grad_norm_ clip_grad_value_ debug
-    deepcopy discard empty_like error extend full_like getattr hasattr id info is_floating_point is_tensor isinstance log
-    ones_like print reduce remove repr setattr str type unscale_ warning zeros_like _broadcast_coalesced""".split()  # noqa: SIM905
+    """add_param_group all all_gather all_reduce any append assert_close bool broadcast clip_grad_norm_ clip_grad_value_
+    debug deepcopy discard empty_like error extend full_like getattr hasattr id info is_floating_point is_tensor
+    isinstance local_shard log ones_like print reduce remove repr setattr str type unscale_ warning zeros_like
+    _broadcast_coalesced""".split()  # noqa: SIM905
 ) | {"add"}
 OF_OPTIMIZERS = (
     *("optim", "param_group", "parameter_group"),

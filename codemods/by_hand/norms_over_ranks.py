@@ -33,9 +33,17 @@ def find(context: Context) -> Iterator[Found]:
     """The parameters and gradients of which such a norm or sum is taken."""
     if context.form == "torch":
         yield from _of_runtime(context)
-    for node in measured(context) if context.plain else ():
+    for node in added_up(context):
+        yield from _found(context, node)
+
+
+def added_up(context: Context) -> Iterator[ast.expr]:
+    """The parameters and gradients of which this rule has the shard measured, because all ranks add the results up."""
+    if not context.plain or "all_reduce" not in context.file.calls:
+        return
+    for node in measured(context):
         if is_local_now(context, node) and is_sharded(context, node):
-            yield from _found(context, node)
+            yield node
 
 
 def _of_runtime(context: Context) -> Iterator[Found]:

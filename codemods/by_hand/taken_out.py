@@ -8,6 +8,7 @@ from fsdp_migrate.codemods.by_hand import containers_used, modules_used, names_u
 from fsdp_migrate.codemods.by_hand.flows import Flow
 from fsdp_migrate.codemods.by_hand.kinds import GIVES, Kind, Leak
 from fsdp_migrate.codemods.by_hand.means_the_same import DRAWS_MODULE, OF_MODULE
+from fsdp_migrate.codemods.by_hand.norms_over_ranks import added_up
 from fsdp_migrate.codemods.by_hand.private_names import is_copy
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole
 from fsdp_migrate.codemods.by_hand.taken import taken as parameters_of
@@ -67,7 +68,10 @@ def find(context: Context) -> Iterator[Found]:
     if context.plain:
         leaks += _children(context)
     found: dict[tuple[ast.AST, str], list[ast.expr | ast.stmt]] = {}
+    local = {*added_up(context)}
     for leak in leaks:
+        if leak.use == "value" and not local.isdisjoint(ast.walk(leak.node)):
+            continue  # FSDP508 writes this rank's shard there
         function = context.file.function(leak.node) or context.file.tree
         if not is_known_as_whole(context, leak.node) and not _is_of_others(context, function):
             found.setdefault((function, leak.use), []).append(leak.node)
