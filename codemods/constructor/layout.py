@@ -20,6 +20,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, indentation, line_start, newline, read
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
+from fsdp_migrate.facts.names import CLASS
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,8 @@ def place_of(construction: Construction) -> Place | None:
     if value is call:
         return _in_place(construction, statement, begins)
     if isinstance(value, ast.IfExp) and call in (value.body, value.orelse):
+        if _has_sibling(context, statement, call):  # whose statements would stand there as well
+            return None
         place = _in_place(construction, statement, begins)
         other = value.orelse if call is value.body else value.body
         test = context.source(value.test)
@@ -78,6 +81,15 @@ def place_of(construction: Construction) -> Place | None:
         return None
     model, first = _model(construction, "")
     return Place(statement, model, first, call=call)
+
+
+def _has_sibling(context: Context, statement: ast.stmt, call: ast.Call) -> bool:
+    """Return whether a statement has another constructor, as in `FSDP(a) if large else FSDP(b)`."""
+    own = {*ast.walk(call), *context.file.ancestors(call)}
+    others = (node for node in ast.walk(statement) if node not in own)
+    return any(
+        isinstance(node, ast.Call) and context.references.get(node.func) == CLASS for node in others
+    )
 
 
 def _begins(context: Context, statement: ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) -> str:
