@@ -44,6 +44,7 @@ from fsdp_migrate.codemods.constructor.outcome import (
     taken_away,
 )
 from fsdp_migrate.codemods.constructor.rows import ROWS, in_torchs_words
+from fsdp_migrate.codemods.constructor.sharding import NAMELESS
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import Argument
@@ -55,7 +56,7 @@ from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.uses.methods import is_replaced
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.scopes import Opaque, Parameter
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 _NOT_REWRITTEN = "Unchanged, because the call is not rewritten."
 
@@ -165,7 +166,11 @@ def _argument(construction: Construction, argument: Argument, form: Form | None)
             edit = Edit(start, start + len(str(former)), argument.name)
             return Found(rule, argument.node, Action.REWRITE, text, construct, lambda: [edit])
     if form is not None and argument.name in form.said and action is Action.RUNTIME:
-        return Found(rule, argument.node, Action.REWRITE, form.said[argument.name], construct)
+        text = form.said[argument.name]
+        if NAMELESS in text:
+            severity = Severity.RAISES
+            return Found(rule, argument.node, Action.MANUAL, text, construct, severity=severity)
+        return Found(rule, argument.node, Action.REWRITE, text, construct)
     if form is None and construction.context.form == "torch" and action is Action.RUNTIME:
         text = _NOT_REWRITTEN
     return Found(rule, argument.node, action, text, construct)

@@ -30,7 +30,9 @@ _NAMES = '("replicate", "shard")'
 _DIMS = f"mesh_dim_names={_NAMES}"
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
 _NAMED = "Its dimensions get names, which `fully_shard` needs to replicate."
-_NAMELESS = f"`fully_shard` raises for a mesh without names: make it with `{_DIMS}`."
+NAMELESS = (
+    f"Then `fully_shard` raises, because the mesh has no names: add `{_DIMS}` where it is created."
+)
 _NO_PAIR = "Your mesh or process group is used, which is none for `_HYBRID_SHARD_ZERO2`: do not choose that here."
 _DEVICE_MESH = "torch.distributed.device_mesh"
 
@@ -332,7 +334,7 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
             source = f"{source.removesuffix(')')}, {_DIMS})"
             needs_names = f" {_NAMED}"
         else:
-            needs_names = f" {_NAMELESS}"
+            needs_names = f" {NAMELESS}"
     if code.whole is False:
         code.shared["mesh"] = source
         return f"Renamed to `mesh`.{needs_names}"

@@ -7,6 +7,7 @@ import pytest
 
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
 from fsdp_migrate.codemods.constructor.rows import ROWS
+from fsdp_migrate.findings import Severity
 
 from .programs import table
 from .test_examples import analyse
@@ -785,3 +786,15 @@ def test_what_fsdp2_does_not_have_is_for_a_person() -> None:
     given = "mixed_precision=MixedPrecision(keep_low_precision_grads=True)"
     report, _ = analyse(f"{HEAD}model = FSDP(model, {given})\n")
     assert [each.code for each in report.findings if each.action == "manual"] == ["FSDP216"]
+
+
+@pytest.mark.parametrize("form", ["auto", "torch"])
+def test_a_mesh_without_names_to_replicate_over_needs_the_user(form: str) -> None:
+    mesh = 'mesh = init_device_mesh("cuda", (2, 8))\n'
+    call = (
+        "model = FSDP(model, device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD)\n"
+    )
+    (found,) = analyse(HEAD + mesh + call, form)[0].manual
+    assert (found.code, found.severity) == ("FSDP107", Severity.RAISES)
+    named = mesh.replace("8))", '8), mesh_dim_names=("replicate", "shard"))')
+    assert analyse(HEAD + named + call, form)[0].manual == []
