@@ -22,6 +22,7 @@ from fsdp_migrate.codemods.libraries.configuration.table import (
     OPTIONS,
     REMOVED,
     STRATEGY_OF_LIGHTNING,
+    STRATEGY_OF_VERL,
 )
 from fsdp_migrate.codemods.libraries.configuration.translate import Said, translate
 from fsdp_migrate.codemods.libraries.configuration.tree import (
@@ -179,10 +180,8 @@ class _File:
                 if entry.key == "strategy" and _LIGHTNING_KEYS & keys:
                     yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
                 elif OF_VERL(self.text):
-                    yield (
-                        rules.VERL,
-                        [Said(entry, f"Selects FSDP1 in verl. Write `{entry.key}: fsdp2`.")],
-                    )
+                    message = STRATEGY_OF_VERL.format(f"Write `{entry.key}: fsdp2`")
+                    yield rules.VERL, [Said(entry, message)]
 
     def by_path(self, roots: Sequence[Value]) -> Iterator[tuple[Rule, list[Said]]]:
         """FSDP1's names by their paths, as for Hydra's `_target_`; Lightning's FSDPStrategy is FSDP1 and takes torch's."""

@@ -45,7 +45,7 @@ _FROM_ENVIRONMENT = (
     "Selects FSDP1, unless the environment sets `FSDP_VERSION=2`. Pass `fsdp_version=2`."
 )
 _SWITCH = "ACCELERATE_USE_FSDP"
-_IS_FSDP = r"[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])"
+_IS_FSDP = r"[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])[\"']?"
 _STRATEGY = re.compile(rf"\b(?P<name>\w*(?:strategy|STRATEGY)){_IS_FSDP}")
 _STRATEGIES = Search(f"strategy{_IS_FSDP}|STRATEGY{_IS_FSDP}")  # found sooner
 _UNEQUAL = "Is false for verl's `fsdp2`, which shards the model as well. Test for both values."
@@ -249,7 +249,7 @@ class _Reader:
             if "#" in line or "def " in line or only_reads(self.context, place):
                 continue
             if found["sign"] != "==":
-                said = f"Selects FSDP1 in verl. Set `{found['name']}` to `fsdp2`."
+                said = table.STRATEGY_OF_VERL.format(f"Set `{found['name']}` to `fsdp2`")
                 yield Found(rules.VERL, place, Action.MANUAL, said)
             elif not knows_both:
                 yield Found(rules.VERL, place, Action.MANUAL, _UNEQUAL)

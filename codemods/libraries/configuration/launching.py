@@ -27,6 +27,7 @@ _COMMENT = re.compile(r"(?:^|\s)#")
 _SECOND = re.compile(r"(?i)fsdp[_-]version[=\"',\s-]+2\b|[\"']version[\"']\s*:\s*2")
 _EXPORTED = re.compile(r"export(?<!\wexport)\s+FSDP_VERSION=[\"']?2")
 _STRATEGY = re.compile(r"=[\"']?(?:\$\{\w+:-[\"']?)?[fF][sS][dD][pP]\b(?![\w.])")
+_OPENING = re.compile(r"\$\{|[\"']")
 _NAME = re.compile(r"[\w.]+$")
 # A value that only a run knows, as `$1` is in a script.
 UNSURE = "$"
@@ -62,8 +63,7 @@ def launches(text: str, project: Project, is_script: bool = True) -> Iterator[Li
                 if pattern is _STRATEGY:
                     name = _NAME.search(line)
                     if name and OF_VERL(text) and _is_strategy(name[0], text):
-                        said = f"Selects FSDP1 in verl. Write `{name[0]}=fsdp2`."
-                        yield Line(rules.VERL, found.start() - len(name[0]), found.end(), said)
+                        yield _of_verl(name[0], found, text)
                 elif not _is_second(text, start, end, is_script):
                     is_own = _is_own(found, text, start, end)
                     of_fsdp1 = "" if is_own else _said_of(found, text[start:end], project)
@@ -71,6 +71,18 @@ def launches(text: str, project: Project, is_script: bool = True) -> Iterator[Li
                     last = found.end("flag") if is_switch else found.end()
                     if of_fsdp1:
                         yield Line(rules.FLAGS, found.start(), last, of_fsdp1)
+
+
+def _of_verl(name: str, found: re.Match[str], text: str) -> Line:
+    """What to write for a strategy of verl, or for a variable that gives one its value: a default stays one."""
+    start = found.start() - len(name)
+    end = found.end()
+    for opening in reversed(_OPENING.findall(found[0])):
+        closing = "}" if opening == "${" else opening
+        if text.startswith(closing, end):
+            end += 1
+    given = f"{text[start : found.end() - len('fsdp')]}fsdp2{text[found.end() : end]}"
+    return Line(rules.VERL, start, end, table.STRATEGY_OF_VERL.format(f"Write `{given}`"))
 
 
 def of_words(words: Sequence[str], project: Project) -> Iterator[tuple[int, Line]]:
@@ -118,8 +130,12 @@ def _is_own(found: re.Match[str], text: str, start: int, end: int) -> bool:
 
 def _is_strategy(name: str, text: str) -> bool:
     """Whether a name is a strategy's, or that of a variable that gives one its value."""
-    is_given = re.search(rf"strategy=[\"']?\$\{{?{re.escape(name)}\b", text)
-    return bool(is_given) or name.lower().endswith("strategy")
+    read = rf"\$\{{?{re.escape(name)}\b"
+    if re.search(rf"strategy=[\"']?{read}", text):
+        return True
+    # A variable that the script only tests says nothing to verl.
+    is_tested = re.search(rf"{read}\}}?[\"']?\s*(?:==?|!=|in\b)", text)
+    return name.lower().endswith("strategy") and is_tested is None
 
 
 def _is_second(text: str, start: int, end: int, is_script: bool) -> bool:

@@ -94,6 +94,10 @@ PRECISE = (
 LIGHTNING_NAMES = frozenset(
     {"fsdp", "fsdp_cpu_offload", "fsdp_native", "fsdp_native_full_shard_offload"}
 )
+STRATEGY_OF_VERL = (
+    "Selects FSDP1 in verl. {}. Not changed for you, because verl's `forward_prefetch` and its policies by size and for "
+    "LoRA have no effect with `fsdp2`."
+)
 STRATEGY_OF_LIGHTNING = (
     "Selects FSDP1 in Lightning. Use `ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1)` of "
     "Lightning 2.3, and call `fully_shard` with `mesh=self.device_mesh['data_parallel']` in `configure_model`."

@@ -53,7 +53,9 @@ def said(text: str, name: str = "run.sh") -> list[str]:
         ("torchrun train.py --fsdp no_shard", ["DistributedDataParallel"]),
         ("python -m verl.trainer critic.strategy=fsdp", ["critic.strategy=fsdp2"]),
         ("kind=fsdp; python -m verl.trainer actor.fsdp_config.strategy=$kind", ["verl. Write `kind=fsdp2`"]),
-        ("STRATEGY=${STRATEGY:-fsdp}; python -m verl.trainer", ["STRATEGY=fsdp2"]),
+        ("STRATEGY=${STRATEGY:-fsdp}; python -m verl.trainer", ["Write `STRATEGY=${STRATEGY:-fsdp2}`."]),
+        ('KIND_STRATEGY="${KIND_STRATEGY:-"fsdp"}"; verl', ['Write `KIND_STRATEGY="${KIND_STRATEGY:-"fsdp2"}"`.']),
+        ("python -m verl.trainer actor.strategy='fsdp' lr=1", ["Write `actor.strategy='fsdp2'`."]),
     ],
 )  # fmt: skip
 def test_a_command_is_answered_with_what_to_write(command: str, expected: list[str]) -> None:
@@ -72,6 +74,7 @@ def test_a_command_is_answered_with_what_to_write(command: str, expected: list[s
         "torchrun own.py --fsdp_sharding_strategy FULL_SHARD --fsdp_min_num_params 10\n",
         "FSDP_SHARDING_STRATEGY=FULL_SHARD\npython own.py --how $FSDP_SHARDING_STRATEGY\n",
         "kind=fsdp; python -m verl.trainer --backend $kind engine=fsdp\n",
+        'A_STRATEGY=${A_STRATEGY:-"fsdp"}\nif [ "${A_STRATEGY}" == "fsdp" ]; then\n  python -m verl.trainer\nfi\n',
         "torchrun train.py  # or with --fsdp full_shard\n",
         "accelerate launch --use_fsdp --fsdp_version 2 train.py\n",
         "export FSDP_VERSION=2\nexport ACCELERATE_USE_FSDP=true\n",
