@@ -383,7 +383,7 @@ def _say(context: Context, statement: ImportChange) -> Iterator[Found]:
         message = f"Now imported from {' and '.join(f'`{each}`' for each in where)}."
         yield Found(RULE, node, Action.RUNTIME, message, construct)
     elif statement.drop:
-        yield Found(RULE, node, Action.REWRITE, _SPENT, construct)
+        yield Found(RULE, node, Action.REWRITE, _spent(statement), construct)
     elif module.startswith(RUNTIME):
         yield Found(RULE, node, Action.RUNTIME, f"Imported from `{module}`.", construct)
     else:
@@ -396,6 +396,16 @@ def _say(context: Context, statement: ImportChange) -> Iterator[Found]:
         if new:
             names = ", ".join(f"`{name}`" for name in sorted(new))
             yield Found(RULE, node, Action.REWRITE, f"Now also imports {names}.", construct)
+
+
+def _spent(statement: ImportChange) -> str:
+    """What becomes of the names of an import that nothing uses any more: all of them, or some by their names."""
+    aliases = statement.node.names
+    gone = [each.name for each in aliases if (each.asname or each.name) in statement.drop]
+    if len(gone) == len(aliases):
+        return _SPENT
+    names = ", ".join(f"`{name}`" for name in gone)
+    return f"Removed: {names}, which nothing uses any more."
 
 
 def _edits(
