@@ -209,8 +209,10 @@ def setting(context: Context, call: ast.Call, how: Setting) -> Use:
     is_shared = how.full != "False" and not _is_new(context, state)
     state_code = "dict(_state)" if is_shared else "_state"
     message = "Replaced by `set_model_state_dict`."
-    if how.full != "False":
+    if how.full == "True":
         message += " It sends rank 0's tensors to the other ranks."
+    elif how.full != "False":
+        message += " For whole tensors it sends rank 0's to the other ranks; shards are loaded by each rank."
     parts = {"_model": without_wrapper(call.func.value), "_state": state}
     return Use(call, "set_model_state_dict", ("_model", state_code), parts, message, options)
 
