@@ -52,12 +52,14 @@ class Row:
             raises AtRunTime where torch has no words for it.
         rule: its rule; or a function that gives this and the text, by the value.
         text: what the runtime does with the value, and `off` where that is None or False, if it is something else.
+        removed: what becomes of it in torch's words, where `write` does not say.
     """
 
     write: Callable[[Construction, ast.expr, Code], str]
     rule: Rule | Callable[[Construction, Argument], tuple[Rule, str]]
     text: str = ""
     off: str = ""
+    removed: str = ""
 
     def say(self, construction: Construction, argument: Argument) -> tuple[Rule, str]:
         """Its rule, and what the runtime does with the value given."""
@@ -110,7 +112,7 @@ def _written(construction: Construction, code: Code, names: tuple[str, ...]) -> 
             beside = Beside(construction, argument, code)
             said = "" if is_default else row.write(construction, argument.value, code)
             beside.put()
-            code.said[name] = said or row.say(construction, argument)[1]
+            code.said[name] = said or row.removed or row.say(construction, argument)[1]
         except AtRunTime:
             raise AtRunTime(f"the value of `{name}` is computed at run time") from None
     return code
@@ -380,11 +382,18 @@ ROWS = {
         _no_effect,
         BACKWARD_PREFETCH,
         "Has no effect: FSDP2 always prefetches the next unit during backward, as `BACKWARD_PRE` did.",
+        removed="Removed: FSDP2 always prefetches the next unit during backward, as `BACKWARD_PRE` did.",
     ),
     "limit_all_gathers": Row(
-        _no_effect, LIMIT, "Has no effect: FSDP2 limits its memory without it."
+        _no_effect,
+        LIMIT,
+        "Has no effect: FSDP2 limits its memory without it.",
+        removed="Removed: FSDP2 limits its memory without it.",
     ),
     "use_orig_params": Row(
-        _no_effect, USE_ORIG_PARAMS, "Has no effect: FSDP2 always keeps the original parameters."
+        _no_effect,
+        USE_ORIG_PARAMS,
+        "Read by `fsdp_migrate.runtime` only to keep attributes set on parameters where FSDP1 did.",
+        removed="Removed: FSDP2 always keeps the original parameters.",
     ),
 }
