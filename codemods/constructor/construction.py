@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, RUNTIME
 from fsdp_migrate.facts.program import Definition
-from fsdp_migrate.facts.scopes import Assigned, Imported
+from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque
 from fsdp_migrate.facts.values import Value
 from fsdp_migrate.findings import Severity
 
@@ -176,12 +176,16 @@ class Construction:
         if made is None or made.file is not file:
             raise AtRunTime
         if made.node is not value:
-            reads = file.reads(value) if isinstance(value, ast.Name) else []
-            is_changed = any(isinstance(file.parents[read], ast.Attribute) for read in reads)
             is_kept = is_pure(context, made.node) and self.is_same(made.node)
-            if is_changed or not is_kept:
+            if self.has_attributes_read(value) or not is_kept:
                 raise AtRunTime
         return made.node
+
+    def has_attributes_read(self, value: ast.expr) -> bool:
+        """Whether something else than the object itself is read of a variable: a method may change the object."""
+        file = self.context.file
+        reads = file.reads(value) if isinstance(value, ast.Name) else []
+        return any(isinstance(file.parents[read], ast.Attribute) for read in reads)
 
     def shown_or_none(self, value: ast.expr) -> ast.expr | None:
         """As `shown`, but None where the code at the constructor does not have that expression's value."""
@@ -253,6 +257,23 @@ class Construction:
                 if not isinstance(each, Assigned) or file.statement(each.target) is not own
             ]
             if len(bindings) > 1 and not all(isinstance(each, Imported) for each in bindings):
+                return False
+        return True
+
+    def is_unchanged(self, value: ast.expr) -> bool:
+        """Whether the names in an expression of the same function have at the call the values that they have where it is."""
+        file = self.context.file
+        if file.function(value) is not file.function(self.call):
+            return False
+        for name in (node for node in ast.walk(value) if isinstance(node, ast.Name)):
+            variable, there = file.variable(name), file.variable(name, self.call)
+            if variable is None or there is None or variable.scope is not there.scope:
+                return False
+            if variable.scope is file.scope and file.function(value) is not None:
+                continue
+            targets = [each.target for each in variable.assigned]
+            others = (each for each in variable.bindings if isinstance(each, Opaque))
+            if any(others) or any(target.lineno >= value.lineno for target in targets):
                 return False
         return True
 

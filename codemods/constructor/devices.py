@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.constructor import empties
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, grouped
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction, constructions
-from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_on_meta
+from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_on_meta, is_real
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Binding, Imported
 
@@ -123,7 +123,8 @@ def sync(construction: Construction, value: ast.expr, code: Code) -> str:
     if constant is False:
         return "Has no effect: nothing is broadcast, which is the default."
     test = "" if constant is True else construction.text(value)
-    if construction.value("param_init_fn") is not None or is_on_meta(construction):
+    function = construction.value("param_init_fn")
+    if is_on_meta(construction) or (function is not None and not is_real(construction)):
         return _load_from_rank_0(construction, test, code)
     context, call = construction.context, construction.call
     dist = distributed(construction, code)
@@ -225,6 +226,8 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
     """Modules on the meta device are filled behind the sharding; in auto `units` does it as FSDP1 did, with its draws."""
     if construction.like_fsdp1:
         raise AtRunTime
+    if is_real(construction):
+        return "Removed: it was called for modules on the meta device, and this function makes the model elsewhere."
     context, call = construction.context, construction.call
     module = context.local("module", call)
     function, test = construction.text(value), ""

@@ -4,14 +4,15 @@ A model there is never sharded by mistake: `fully_shard` raises at the first for
 """
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import flow_of
 from fsdp_migrate.facts.file import File, last_name, values_given
-from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.scopes import Assigned
-from fsdp_migrate.facts.values import Value
+from fsdp_migrate.facts.program import Definition, Program
+from fsdp_migrate.facts.scopes import Assigned, Binding
+from fsdp_migrate.facts.values import Value, reaches
 
 # What makes models there by its name: of Accelerate, transformers, torchdistX and DeepSpeed.
 _MAKERS = frozenset({"init_empty_weights", "deferred_init", "init_on_device"})
@@ -27,6 +28,54 @@ def is_on_meta(construction: Construction) -> bool:
     assigned = (each for carrier in flow.carriers for each in _given_to(carrier))
     made = (*flow.ends, *flow.outside, *assigned)
     return any(_is_there(program, each.file, each.node) for each in made)
+
+
+def is_real(construction: Construction) -> bool:
+    """Whether the function of a call makes the model itself, off the meta device: by its class, or from its files.
+
+    If a model is there all the same, the first forward raises.
+    """
+    module, context = construction.module, construction.context
+    if not isinstance(module, ast.Name) or context.program.has(r"\bset_default_device\("):
+        return False
+    file, function = context.file, context.file.function(construction.call)
+    variable = file.variable(module)
+    if variable is None or variable.scope is not file.scope_of(construction.call):
+        return False
+    own = file.statement(construction.call)
+    bindings = [each for each in variable.bindings if _node_of(file, each) is not own]
+    made = [each for each in bindings if _is_before(file, each, module)]
+    calls = [] if function is None else context.program.calls(function.name)
+    if not made or is_on_meta(construction):
+        return False
+    if any(_is_there(context.program, other, call) for other, call in calls):
+        return False
+    return all(_makes_model(context.program, file, each) for each in made)
+
+
+def _node_of(file: File, binding: Binding) -> ast.stmt | None:
+    return file.statement(binding.target) if isinstance(binding, Assigned) else None
+
+
+def _is_before(file: File, binding: Binding, use: ast.expr) -> bool:
+    """Whether a use of a name can have what a binding gives it."""
+    return not isinstance(binding, Assigned) or reaches(file, binding.target, use)
+
+
+_ON_META = re.compile(r"""["']meta["']|init_empty_weights|deferred_init|init_on_device""")
+
+
+def _makes_model(program: Program, file: File, binding: Binding) -> bool:
+    """Whether a name is given the object of a class that is not known to put parts on the meta device, or a trained model."""
+    if not isinstance(binding, Assigned) or binding.path or not isinstance(binding.value, ast.Call):
+        return False
+    function = binding.value.func
+    if isinstance(function, ast.Name | ast.Attribute):
+        for meaning in program.meanings(function, file):
+            if isinstance(meaning, Definition) and _ON_META.search(meaning.file.text):
+                return False
+    name = last_name(function)
+    return name == "from_pretrained" or name[:1].isupper()
 
 
 def is_as_a_whole(construction: Construction) -> bool:

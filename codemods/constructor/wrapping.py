@@ -289,8 +289,11 @@ def _classes(construction: Construction, value: ast.expr, code: Code) -> Units |
     if made is None or made.file is not context.file or not isinstance(made.node, ast.Call):
         return None
     given = _collection(context, made)
-    if given is None or construction.shown_or_none(value) is None:
+    if given is None:
         return None
+    if construction.shown_or_none(value) is None:
+        if construction.has_attributes_read(value) or not construction.is_unchanged(given):
+            return None
     return _of_classes(construction, given, code)
 
 
@@ -300,8 +303,10 @@ def _of_classes(construction: Construction, given: ast.expr, code: Code) -> Unit
         given = given.args[0] if len(given.args) == 1 else given
     shown = construction.shown_or_none(given)
     if not isinstance(shown, ast.Set | ast.List | ast.Tuple):
-        if not construction.is_same(given):
+        if not construction.is_same(given) and not construction.is_unchanged(given):
             return None
+        if isinstance(given, ast.Name):
+            return Units(f"isinstance({unit}, tuple({given.id}))")
         name = context.local("classes", construction.call)
         code.above.append(f"{name} = tuple({construction.text(given)})")
         return Units(f"isinstance({unit}, {name})")

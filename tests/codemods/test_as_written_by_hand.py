@@ -7,6 +7,7 @@ import pytest
 from .programs import analysed, table
 
 HEAD = """\
+import functools
 import torch
 from torch.distributed.fsdp import *
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -309,6 +310,92 @@ def build_any(model, config):
         if isinstance(module, Block):
             fully_shard(module, reshard_after_forward=reshard_after_forward, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+=== a policy of classes that branches choose
+def build_by_class(model, args):
+    layers = None
+    if args.own:
+        layers = {Block}
+    else:
+        layers = {type(model.head)}
+    wrap = functools.partial(
+        transformer_auto_wrap_policy,
+        transformer_layer_cls=layers,
+    )
+    return FSDP(model, auto_wrap_policy=wrap)
+---
+def build_by_class(model, args):
+    layers = None
+    if args.own:
+        layers = {Block}
+    else:
+        layers = {type(model.head)}
+    for module in reversed(list(model.modules())[1:]):
+        if isinstance(module, tuple(layers)):
+            fully_shard(module)
+    return fully_shard(model)
+=== a policy of classes that change after it
+def build_by_first(model, args):
+    layers = {Block}
+    wrap = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=layers)
+    layers = {type(model.head)}
+    return FSDP(model, auto_wrap_policy=wrap)
+---
+def build_by_first(model, args):
+    layers = {Block}
+    wrap = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=layers)
+    layers = {type(model.head)}
+    for module in reversed(list(model.modules())[1:]):
+        if wrap(module=module, recurse=False, nonwrapped_numel=0):
+            fully_shard(module)
+    return fully_shard(model)
+=== a function for models on the meta device, and a model that is not
+def build_real(args):
+    model = Net(args)
+    if args.show:
+        print(model)
+    model = FSDP(model, sync_module_states=True, param_init_fn=fill)
+    model = restored(model)
+    return model
+---
+def build_real(args):
+    model = Net(args)
+    if args.show:
+        print(model)
+    # Every rank begins with rank 0's values
+    for tensor in [*model.parameters(), *model.buffers()]:
+        torch.distributed.broadcast(tensor.detach(), src=0)
+    fully_shard(model)
+    model = restored(model)
+    return model
+=== a function for a model that a function makes
+def build_some(args):
+    model = make(args)
+    return FSDP(model, param_init_fn=fill)
+---
+def build_some(args):
+    model = make(args)
+    fully_shard(model)
+    if next(model.parameters()).is_meta:
+        for module in model.modules():
+            fill(module)
+    return model
+=== replicas on a mesh of all ranks, or on none
+def build_replicas(model, args):
+    mesh = None
+    if args.mesh:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (torch.distributed.get_world_size(),))
+    return FSDP(model, sharding_strategy=ShardingStrategy.NO_SHARD, device_mesh=mesh if args.whole else None)
+---
+def build_replicas(model, args):
+    mesh = None
+    if args.mesh:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cuda", (torch.distributed.get_world_size(),))
+    mesh_ = init_device_mesh(
+        "cuda",
+        (torch.distributed.get_world_size(), 1),
+        mesh_dim_names=("replicate", "shard"),
+    )
+    return fully_shard(model, mesh=mesh_)
 === a strategy of which something else reads the value
 class Other:
     def __init__(self, cfg):
@@ -377,11 +464,11 @@ for module in reversed(list(model.modules())[1:]):
         fully_shard(module)
 fully_shard(model)
 === a policy that is asked keeps the module that makes it
-import functools
-model = FSDP(model, auto_wrap_policy=functools.partial(by_name, classes=[] if model.is_peft else [Block]))
+import functools as tools
+model = FSDP(model, auto_wrap_policy=tools.partial(by_name, classes=[] if model.is_peft else [Block]))
 ---
-import functools
-auto_wrap_policy = functools.partial(by_name, classes=[] if model.is_peft else [Block])
+import functools as tools
+auto_wrap_policy = tools.partial(by_name, classes=[] if model.is_peft else [Block])
 for module in reversed(list(model.modules())[1:]):
     if auto_wrap_policy(module=module, recurse=False, nonwrapped_numel=0):
         fully_shard(module)

@@ -381,6 +381,7 @@ def by_count(module, recurse, nonwrapped_numel):
 """
 OFFLOADED = """\
 from torch.distributed.fsdp import CPUOffload
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
 
 """
 
@@ -403,6 +404,12 @@ from torch.distributed.fsdp import CPUOffload
         "a_strategy_by_a_key": (
             "A strategy that another method asks for by its name.",
             "model = Named('SHARD_GRAD_OP').shard(Transformer())",
+        ),
+        "a_policy_of_classes_in_branches": (
+            "Classes that branches give a variable, and a policy made of it.",
+            "args = SimpleNamespace(own=True)\nif args.own:\n    layers = {Block}\nelse:\n    layers = {nn.Linear}\n"
+            "policy = partial(transformer_auto_wrap_policy, transformer_layer_cls=layers)\n"
+            "model = FSDP(Transformer(), auto_wrap_policy=policy)",
         ),
         "units_in_a_loop": (
             "Layers that are wrapped one by one, before the model.",
