@@ -9,7 +9,7 @@ from fsdp_migrate.codemods.edit.imports import ImportChange, module_of
 from fsdp_migrate.codemods.edit.taken_away import drop_statement
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import last_name, root_of
-from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, is_private
 from fsdp_migrate.facts.scopes import Defined, Imported, Scope, Variable
 from fsdp_migrate.findings import Action
 
@@ -130,7 +130,7 @@ def sees(context: Context, load: ast.Name, scope: Scope, local: str) -> bool:
 
 
 def may_go(context: Context, name: ast.Name) -> bool:
-    """Whether new code never uses a name that removed code did: one of FSDP1, from anywhere, `partial` or `nullcontext`."""
+    """Whether new code never uses a name that removed code did: of FSDP1, public or private, `partial` or `nullcontext`."""
     if name.id == "torch":  # what takes FSDP1's place is reached through it
         return False
     path: ast.AST = name
@@ -139,7 +139,8 @@ def may_go(context: Context, name: ast.Name) -> bool:
             return True
         parent = context.file.parents[path]
         path = parent if isinstance(parent, ast.Attribute) else context.file.tree
-    return any(dotted.split(".")[0] in _OF_CONTEXTS for dotted in context.dotted(name))
+    paths = context.dotted(name)
+    return any(path.split(".")[0] in _OF_CONTEXTS or is_private(path) for path in paths)
 
 
 def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:

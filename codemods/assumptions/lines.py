@@ -21,7 +21,7 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
 from fsdp_migrate.codemods.uses.methods import is_gathered
-from fsdp_migrate.codemods.uses.state_dicts import untyped
+from fsdp_migrate.codemods.uses.untyped import untyped
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS
@@ -93,7 +93,8 @@ def find(context: Context) -> Iterator[Found]:
             if message:
                 text = f"{message} (`--form auto` keeps FSDP1's behaviour: `{switch}`.)"
                 construct = shortened(context.source(node))
-                severity = Severity.RAISES if switch == "interface" else None
+                raises = switch == "interface" or message == STATE_DICTS["load_state_dict"]
+                severity = Severity.RAISES if raises else None
                 yield Found(ASSUMPTION, node, Action.MANUAL, text, construct, severity=severity)
 
 

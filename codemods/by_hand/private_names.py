@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.codemods.uses import handles
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import is_private
 from fsdp_migrate.facts.scopes import Imported
@@ -68,6 +69,7 @@ def find(context: Context) -> Iterator[Found]:
         _outermost(context, load) for name in imported for load in context.file.loads.get(name, ())
     }
     nodes |= {_outermost(context, node) for node in _written_out(context)}
+    nodes -= handles.replaced(context)
     for node in sorted(nodes, key=lambda n: (n.lineno, n.col_offset)):
         yield from _name(context, node)
     for name, alias in imported.items():

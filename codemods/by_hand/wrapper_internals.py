@@ -7,6 +7,7 @@ from fsdp_migrate.codemods.by_hand.private_names import FLAT, LAZY_INIT
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.codemods.uses import handles
 from fsdp_migrate.facts.file import File, values_given
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action, Severity
@@ -111,12 +112,14 @@ def _each(context: Context) -> Iterator[Found]:
             yield from _attribute(context, attribute)
     yield from _asked_for(context)
     if context.models.shards():
+        in_loops = handles.replaced(context)
         names = _OF_FLAT | {"flat_param"} if _speaks(context) else _OF_FLAT
         for name in sorted(names & context.file.attributes.keys()):
             for attribute in context.file.attributes[name]:
                 is_found = getattr(attribute.value, "attr", "") in ATTRIBUTES
-                if not is_found and not _asks_first(context.file, attribute):
-                    yield Found(ATTRIBUTE, attribute, Action.MANUAL, FLAT, f".{name}")
+                if is_found or attribute in in_loops or _asks_first(context.file, attribute):
+                    continue
+                yield Found(ATTRIBUTE, attribute, Action.MANUAL, FLAT, f".{name}")
     yield from _flat_names(context)
 
 

@@ -184,7 +184,9 @@ def getting(context: Context, call: ast.Call, how: Setting) -> Use:
     are_split = is_side_by_side(context)
     options = how.to_get(for_rank_0=is_for_rank_0(context, call), side_by_side=are_split)
     message = "Replaced by `get_model_state_dict`."
-    if "cpu_offload" in options:
+    if on_device := how.on_device(options):
+        message += on_device
+    elif "cpu_offload" in options:
         message += " Rank 0 gets whole tensors on the CPU, the other ranks an empty dictionary."
     elif "full_state_dict=True" in options and are_split and how.rank_0 != "False":
         message += _ON_ITS_DEVICE

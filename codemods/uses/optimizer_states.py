@@ -60,6 +60,7 @@ def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
         f"Replaced by `{GET}`, which uses parameter names as keys, as FSDP1 did. "
         "For an optimizer without any states yet, it first makes a step with learning rate 0."
     )
+    message += setting.on_device(options)
     parts = {"_model": model, "_optimizer": optimizer}
     return Use(call, GET, ("_model", "_optimizer"), parts, message, options, setting.config)
 
@@ -77,7 +78,9 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
         setting = replace(setting, full="False")
     elif name != "optim_state_dict_to_load":
         setting = replace(setting, full="True")
-    if setting.full != "False" and (is_side_by_side(context) or _is_read_as_shards(context, state)):
+    elif _is_read_as_shards(context, state):
+        setting = replace(setting, full="False")
+    if setting.full != "False" and is_side_by_side(context):
         return None
     parts = {"_model": model, "_optimizer": optimizer, "_state": state}
     message = f"Replaced by `{SET}`, which also loads the states into the optimizer."

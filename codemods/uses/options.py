@@ -27,6 +27,10 @@ _CONFIGURATIONS = {
     "LocalStateDictConfig": _FALSE,
     "LocalOptimStateDictConfig": _FALSE,
 }
+_ON_DEVICE = (
+    " Where `{}` is false, every rank gets whole tensors on its device, and not on the CPU as under FSDP1: "
+    "torch offloads them for rank 0 alone."
+)
 _FIRST = re.compile(r"rank|main|master|first|primary|should_save", re.IGNORECASE)
 
 
@@ -79,7 +83,15 @@ class Setting:
             return _TRUE if self.offload == _TRUE and for_rank_0 else _FALSE
         if self.rank_0 == _TRUE:
             return _TRUE if self.offload == _FALSE else self.offload
-        return self.rank_0
+        # On the CPU of every rank, where that flag is false: what one rank alone uses may be on its CPU in any case.
+        return _TRUE if self.offload == _TRUE and for_rank_0 else self.rank_0
+
+    def on_device(self, options: str) -> str:
+        """What options say of whole tensors that FSDP1 had on the CPU of each rank under some condition; "" if nothing."""
+        is_on_cpu = self.full == self.offload == _TRUE
+        if not is_on_cpu or f"cpu_offload={self.rank_0}" not in options or self.rank_0 == _TRUE:
+            return ""
+        return _ON_DEVICE.format(self.rank_0)
 
     def to_set(self, strict: str = _TRUE) -> str:
         """The options for loading one: rank 0's tensors are sent to the others, so that missing keys are an error."""

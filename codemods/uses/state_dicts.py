@@ -7,20 +7,18 @@ model in any form.
 import ast
 from collections.abc import Collection, Iterator
 
-from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.registry import codemod
-from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses import optimizer_states, set_types
 from fsdp_migrate.codemods.uses.blocks import rewritten, together
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, Block, is_typed, read
-from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, is_local
-from fsdp_migrate.codemods.uses.use import Use, imports, local_names
-from fsdp_migrate.facts.file import File, words_in
+from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_local
+from fsdp_migrate.codemods.uses.untyped import OWN_NAMES, uses_without_type
+from fsdp_migrate.codemods.uses.use import imports, local_names, written
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
 
 CONTEXT = Rule("FSDP331", "state-dict-context", Severity.RAISES)
@@ -28,17 +26,10 @@ SET_TYPE = Rule("FSDP332", "set-state-dict-type", Severity.RAISES)
 LOCAL = Rule("FSDP334", "local-state-dict", Severity.RAISES)
 OPTIMIZER = Rule("FSDP335", "optimizer-state-dict", Severity.RAISES)
 
-_FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
-_WHOLE = "options=StateDictOptions(full_state_dict=True)"
 # Groups of ranks in which another rank than the first of all may be rank 0.
 _GROUPS = (
     r"HYBRID|ShardingStrategy\s*[\[(]|getattr\(\s*ShardingStrategy"
     r"|\b(?:process_group|device_mesh|mesh)[\"']?\s*[:=](?!\s*None\b)"
-)
-# By these a module writes other names or values than those of its parameters and buffers.
-_OWN_NAMES = (
-    rb"_state_dict_hook|_state_dict_post_hook|def (?:_save_to_)?state_dict\b|def get_extra_state\b"
-    rb"|torch\.compile\((?<![@\w]torch\.compile\()"
 )
 _TYPED = ("state_dict_type", "set_state_dict_type")
 _OLD_FILES = (
@@ -79,7 +70,7 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(SET_TYPE, attribute, Action.RUNTIME, _GETS_TYPE)
     yield from _local_types(context)
     yield from _of_optimizers(context, inside | gone)
-    yield from _saved(context)
+    yield from uses_without_type(context, CONTEXT)
 
 
 def _contexts(context: Context) -> tuple[list[Block], list[Found]]:
@@ -193,7 +184,7 @@ def _is_known_to_torch(program: Program) -> bool:
     calls = (call for file in program.files for call in models_of(program).constructors(file))
     if program.has(_GROUPS) or any(map(_has_group_by_position, calls)):
         return False
-    return not program.tree.having(_OWN_NAMES)
+    return not program.tree.having(OWN_NAMES)
 
 
 def _has_group_by_position(call: ast.Call) -> bool:
@@ -202,74 +193,6 @@ def _has_group_by_position(call: ast.Call) -> bool:
         case [_, ast.Constant(value=None), *_]:
             return False
     return len(call.args) > 1
-
-
-def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
-    """`model.state_dict()` and `model.load_state_dict(state)` where no type is set, and whether torch's function takes the
-    place of the first; none where a type may be set elsewhere."""
-    reach = context.program.reach.of(context.file.path)
-    if not any(context.program.once(_sets_for_others, path) for path in reach):
-        for use in (each for name in OF_MODELS for each in context.file.attributes.get(name, ())):
-            if not is_typed(context.file, use) and context.can_be_model(use.value):
-                yield use, _is_saved(context, use)
-
-
-def _sets_for_others(program: Program, path: str) -> bool:
-    """Whether a file sets a type for good, or around code that asks for a state dict in another function."""
-    file = program.load(path) if program.mentions(path) else None
-    if file is None or "state_dict_type" not in file.text:
-        return False
-    asked = [a for name in (*OF_MODELS, *OPTIMIZER_STATES) for a in file.attributes.get(name, ())]
-    around = {each for attribute in asked for each in file.ancestors(attribute)}
-    contexts = map(file.statement, file.attributes.get("state_dict_type", ()))
-    return "set_state_dict_type" in words_in(file.tree) or not {*contexts} <= around
-
-
-def _is_saved(context: Context, attribute: ast.Attribute) -> bool:
-    """Whether a whole state dict goes to `torch.save` at once: torch's function shares buffers, and FSDP1's are copies."""
-    file, program, call = context.file, context.program, context.call_of(attribute)
-    statement = file.statement(attribute)
-    if attribute.attr != "state_dict" or call is None or call.args + call.keywords:
-        return False
-    holder, uses = _holder(file, call), list[ast.expr]([call])
-    if isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Name):
-        uses = [*file.reads(holder.targets[0])]
-    block = file.block(statement)
-    near = {*block[block.index(statement) :][:2]}
-    return (
-        bool(uses)
-        and all("torch.save" in _called(context, _holder(file, use)) for use in uses)
-        and all(near & {*file.ancestors(use)} for use in uses)
-        and not is_for_others(file, call)
-        and not program.has(r"DistributedDataParallel|\bDDP\b")
-        and not program.once(are_mixed)
-        and not program.tree.having(_OWN_NAMES)
-        and all(context.means(each, attribute, f"{MODULE}.{each}") for each in _FUNCTIONS)
-    )
-
-
-def _holder(file: File, node: ast.AST) -> ast.AST:
-    """What is given an expression, or a dictionary or list with it."""
-    holder = file.parents[node]
-    return _holder(file, holder) if isinstance(holder, ast.Dict | ast.List | ast.Tuple) else holder
-
-
-def _called(context: Context, node: ast.AST) -> frozenset[str]:
-    return context.dotted(node.func) if isinstance(node, ast.Call) else frozenset()
-
-
-def _saved(context: Context) -> Iterator[Found]:
-    """The whole state dicts that are saved at once, in torch's form."""
-    for attribute, is_saved in untyped(context) if context.form == "torch" else ():
-        if is_saved:
-            call = context.file.parents[attribute]
-            code = f"get_model_state_dict({context.source(attribute.value)}, {_WHOLE})"
-            edit, needs = context.replace(call, code), [Import(MODULE, n) for n in _FUNCTIONS]
-            message = (
-                "Replaced by `get_model_state_dict`: every rank gets whole tensors, as under FSDP1."
-            )
-            edits = lambda edit=edit: [edit]  # noqa: E731
-            yield Found(CONTEXT, call, Action.REWRITE, message, edits=edits, imports=tuple(needs))
 
 
 def _raises(node: ast.AST) -> Found:
@@ -341,15 +264,8 @@ def _of_optimizer(context: Context, attribute: ast.Attribute) -> Iterator[Found]
         attribute,
         Action.REWRITE,
         use.message,
-        edits=lambda: _written(context, use.named(names)),
+        edits=lambda: written(context, use.named(names)),
         imports=imports([use], names, attribute),
         removed=(attribute,),
     )
     yield from use.behind(OPTIMIZER, attribute)
-
-
-def _written(context: Context, use: Use) -> list[Edit]:
-    changed = context.statement(context.file.statement(use.node))
-    use.write(context, changed)
-    behind = use.loads.edits if use.loads is not None else ()
-    return [*changed.edits(), *(make() for make in behind)]

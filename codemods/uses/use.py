@@ -9,7 +9,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit import layout
 from fsdp_migrate.codemods.edit.imports import is_directive
 from fsdp_migrate.codemods.edit.text import comments_between, indentation, step
-from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses.loads import Loads
 from fsdp_migrate.codemods.uses.options import MODULE
 from fsdp_migrate.findings import Action
@@ -142,6 +142,14 @@ class Use:
                 return False
             node = parent
         return False
+
+
+def written(context: Context, use: Use) -> list[Edit]:
+    """The edits that write one use, with those of the load behind it."""
+    changed = context.statement(context.file.statement(use.node))
+    use.write(context, changed)
+    behind = use.loads.edits if use.loads is not None else ()
+    return [*changed.edits(), *(make() for make in behind)]
 
 
 def local_names(context: Context, uses: Iterable[Use], at: ast.AST) -> dict[str, str]:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.findings import Action, Severity
+
 from .programs import analysed
 
 HEADER = """\
@@ -80,6 +82,26 @@ def test_each_flag_is_translated_by_its_expression(config: str, tmp_path: Path) 
     text = f"{HEADER}def save(model, trainer, offload):\n    with {context}:\n        return model.state_dict()\n"
     after = "".join(analysed(tmp_path, text, "torch").after["train.py"].split())
     assert f"StateDictOptions({OPTIONS[config]}".replace(" ", "") in after
+
+
+@pytest.mark.parametrize(
+    ("use", "options", "is_said"),
+    [
+        ("if rank == 0:\n            torch.save(state, 'f')", "cpu_offload=True)", False),
+        ("torch.save(state, 'f')", "cpu_offload=alone)", True),
+        ("if trainer.should_save:\n            trainer.save(state)", "cpu_offload=True)", False),
+    ],
+)
+def test_a_flag_for_rank_0_offloads_what_one_rank_uses(
+    use: str, options: str, is_said: bool, tmp_path: Path
+) -> None:
+    context = FULL.replace("(True, True)", "(True, alone)")
+    head = f"{HEADER}def save(model, rank, trainer, alone):\n"
+    text = f"{head}    with {context}:\n        state = model.state_dict()\n        {use}\n"
+    program = analysed(tmp_path, text, "torch")
+    assert options in "".join(program.after["train.py"].split("\n"))
+    messages = [each.message for each in program.findings if each.code == "FSDP331"]
+    assert any("Where `alone` is false" in each for each in messages) is is_said
 
 
 KINDS = {
@@ -541,3 +563,84 @@ def test_models_are_side_by_side_where_a_constructor_has_a_group_of_them(
 ) -> None:
     after = analysed(tmp_path, f"{HEADER}{build}\n{SAVING}", "torch").after["train.py"]
     assert ("cpu_offload=True" not in after) is are_split
+
+
+RESUME = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def resume(model, sd, args):
+    if args.fsdp:
+        STATEMENT
+    else:
+        model.module.load_state_dict(sd)
+
+
+model = FSDP(torch.nn.Linear(8, 8)OPTION)
+resume(model, torch.load("model.pt"), args)
+"""
+WHOLE_OPTIONS = "StateDictOptions(full_state_dict=True,broadcast_from_rank0=True"
+WRITTEN = "set_model_state_dict(model,dict(sd),options="
+
+
+@pytest.mark.parametrize(
+    ("load", "test", "wanted"),
+    [
+        ("model.load_state_dict(sd)", "args.fsdp", f"{WHOLE_OPTIONS})"),
+        ("model.load_state_dict(sd, strict=False)", "args.fsdp", f"{WHOLE_OPTIONS},strict=False)"),
+        ("print(model.load_state_dict(sd))", "isinstance(model, FSDP)", f"{WHOLE_OPTIONS})"),
+        ("model.load_state_dict(sd, assign=True)", "args.fsdp", None),
+        ("model.load_state_dict(sd)", "args.fsdp_amp", None),
+        ("model.load_state_dict(sd)", "args.fsdp or args.ddp", None),
+        ("load = model.load_state_dict", "args.fsdp", None),
+    ],
+)
+def test_whole_tensors_are_loaded_where_a_test_says_that_the_model_is_sharded(
+    load: str, test: str, wanted: str | None, tmp_path: Path
+) -> None:
+    text = RESUME.replace("STATEMENT", load).replace("args.fsdp:", f"{test}:").replace("OPTION", "")
+    program = analysed(tmp_path, text, "torch")
+    after = "".join(program.after["train.py"].split())
+    (own,) = [each for each in program.findings if each.line == 7]
+    if wanted is None:
+        assert "set_model_state_dict" not in after
+        assert own.severity is Severity.RAISES
+    else:
+        assert wanted in after
+        assert WRITTEN in after
+        assert own.action is Action.REWRITE
+
+
+def test_whole_tensors_on_the_device_beside_offloaded_parameters_need_the_user(
+    tmp_path: Path,
+) -> None:
+    text = RESUME.replace("STATEMENT", "model.load_state_dict(sd)")
+    text = text.replace("OPTION", ", cpu_offload=CPUOffload(True)")
+    text = text.replace("import Fully", "import CPUOffload, Fully")
+    program = analysed(tmp_path, text, "torch")
+    assert WRITTEN in "".join(program.after["train.py"].split())
+    (own,) = [each for each in program.findings if each.code == "FSDP331"]
+    assert own.action is Action.MANUAL
+    assert "buffers" in own.message
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+def test_shards_of_states_are_loaded_outside_of_the_context_as_well(
+    is_inside: bool, tmp_path: Path
+) -> None:
+    indent = "    " * is_inside
+    text = f"""\
+{HEADER}from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
+
+
+def load(model, optimizer, reader):
+    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+        saved = load_sharded_optimizer_state_dict(model.state_dict(), "optimizer", reader)
+    {indent}states = FSDP.optim_state_dict_to_load(model, optimizer, saved["optimizer"])
+    optimizer.load_state_dict(states)
+"""
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert '    set_optimizer_state_dict(model, optimizer, saved["optimizer"])\n' in after
+    assert "load_state_dict(states)" not in after
+    assert "FSDP." not in after

@@ -1,0 +1,125 @@
+"""State dicts of models that no type is set for: FSDP1's were whole."""
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.constructor.rows import are_mixed
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Found, Import, Rule
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed, setting
+from fsdp_migrate.codemods.uses.guards import is_sharded
+from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable
+from fsdp_migrate.codemods.uses.use import Use, imports, local_names, written
+from fsdp_migrate.facts.file import File, words_in
+from fsdp_migrate.facts.names import OPTIMIZER_STATES
+from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.unreached import is_for_others
+from fsdp_migrate.findings import Action, Severity
+
+_FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
+_WHOLE = "options=StateDictOptions(full_state_dict=True)"
+_SAVED = "Replaced by `get_model_state_dict`: every rank gets whole tensors, as under FSDP1."
+_OFFLOADED = " With CPU offloading it raises if the model has buffers: those are on the device."
+# By these a module writes other names or values than those of its parameters and buffers.
+OWN_NAMES = (
+    rb"_state_dict_hook|_state_dict_post_hook|def (?:_save_to_)?state_dict\b|def get_extra_state\b"
+    rb"|torch\.compile\((?<![@\w]torch\.compile\()"
+)
+
+
+def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
+    """`model.state_dict()` and `model.load_state_dict(state)` where no type is set, and whether torch's function takes their
+    place; none where a type may be set elsewhere."""
+    reach = context.program.reach.of(context.file.path)
+    if not any(context.program.once(_sets_for_others, path) for path in reach):
+        for use in (each for name in OF_MODELS for each in context.file.attributes.get(name, ())):
+            if not is_typed(context.file, use) and context.can_be_model(use.value):
+                yield use, _is_saved(context, use) or _load(context, use) is not None
+
+
+def _sets_for_others(program: Program, path: str) -> bool:
+    """Whether a file sets a type for good, or around code that asks for a state dict in another function."""
+    file = program.load(path) if program.mentions(path) else None
+    if file is None or "state_dict_type" not in file.text:
+        return False
+    asked = [a for name in (*OF_MODELS, *OPTIMIZER_STATES) for a in file.attributes.get(name, ())]
+    around = {each for attribute in asked for each in file.ancestors(attribute)}
+    contexts = map(file.statement, file.attributes.get("state_dict_type", ()))
+    return "set_state_dict_type" in words_in(file.tree) or not {*contexts} <= around
+
+
+def _is_saved(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether a whole state dict goes to `torch.save` at once: torch's function shares buffers, and FSDP1's are copies."""
+    file, program, call = context.file, context.program, context.call_of(attribute)
+    statement = file.statement(attribute)
+    if attribute.attr != "state_dict" or call is None or call.args + call.keywords:
+        return False
+    holder, uses = _holder(file, call), list[ast.expr]([call])
+    if isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Name):
+        uses = [*file.reads(holder.targets[0])]
+    block = file.block(statement)
+    near = {*block[block.index(statement) :][:2]}
+    return (
+        bool(uses)
+        and all("torch.save" in _called(context, _holder(file, use)) for use in uses)
+        and all(near & {*file.ancestors(use)} for use in uses)
+        and not is_for_others(file, call)
+        and not program.has(r"DistributedDataParallel|\bDDP\b")
+        and not program.once(are_mixed)
+        and not program.tree.having(OWN_NAMES)
+        and all(context.means(each, attribute, f"{MODULE}.{each}") for each in _FUNCTIONS)
+    )
+
+
+def _holder(file: File, node: ast.AST) -> ast.AST:
+    """What is given an expression, or a dictionary or list with it."""
+    holder = file.parents[node]
+    return _holder(file, holder) if isinstance(holder, ast.Dict | ast.List | ast.Tuple) else holder
+
+
+def _called(context: Context, node: ast.AST) -> frozenset[str]:
+    return context.dotted(node.func) if isinstance(node, ast.Call) else frozenset()
+
+
+def uses_without_type(context: Context, rule: Rule) -> Iterator[Found]:
+    """The whole state dicts that are saved at once, and those that a model loads under a test for FSDP, in torch's form."""
+    for attribute, is_replaced in untyped(context) if context.form == "torch" else ():
+        load = _load(context, attribute)
+        if load is not None:
+            yield _loaded(context, rule, load)
+        elif is_replaced:
+            call = context.file.parents[attribute]
+            code = f"get_model_state_dict({context.source(attribute.value)}, {_WHOLE})"
+            edit, needs = context.replace(call, code), [Import(MODULE, n) for n in _FUNCTIONS]
+            edits = lambda edit=edit: [edit]  # noqa: E731
+            yield Found(rule, call, Action.REWRITE, _SAVED, edits=edits, imports=tuple(needs))
+
+
+def _load(context: Context, attribute: ast.Attribute) -> Use | None:
+    """`model.load_state_dict(state)` by torch's function, where a test says that FSDP shards the model."""
+    call = context.call_of(attribute)
+    if attribute.attr != "load_state_dict" or call is None:
+        return None
+    if context.form != "torch" or not is_sharded(context, attribute, attribute.value):
+        return None
+    try:
+        return setting(context, call, Setting())
+    except Untranslatable:
+        return None
+
+
+def _loaded(context: Context, rule: Rule, use: Use) -> Found:
+    names = local_names(context, [use], use.node)
+    action, message = Action.REWRITE, use.message
+    if context.program.once(are_mixed):
+        action = Action.MANUAL
+        message += _OFFLOADED
+    return Found(
+        rule,
+        use.node,
+        action,
+        message,
+        edits=lambda: written(context, use.named(names)),
+        imports=imports([use], names, use.node),
+        severity=Severity.RAISES,
+    )
