@@ -1,6 +1,8 @@
 """The codemods: rules that find each FSDP1 construct, report it and rewrite it.
 
     swap            imports of FSDP1 names: the one edit that is always made, and the names that are still used
+    written_out     FSDP1 names that are written out in full
+    back_to_torch   names that an earlier run imported from the runtime
     constructor/    the call FSDP(...) and its arguments
     uses/           what is done with a model: state dicts, clipping, accumulation, tests of its class
     by_hand/          what no FSDP2 program can have, or reads differently: found and explained

@@ -9,15 +9,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from itertools import chain
 
-from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.back_to_torch import in_torch, join
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports, insert_first, module_of
 from fsdp_migrate.codemods.imports import hand_out, is_spent, may_go, sees, spent_aliases
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
+from fsdp_migrate.codemods.written_out import looked_into, written_out
 from fsdp_migrate.facts.file import last_name, root_of
 from fsdp_migrate.facts.names import (
     CLASS,
-    FSDP2_NAMES,
-    NAMES,
     POLICIES,
     RUNTIME,
     TORCH,
@@ -26,7 +26,6 @@ from fsdp_migrate.facts.names import (
     in_runtime,
     is_module,
 )
-from fsdp_migrate.facts.scopes import Assigned, Binding, Imported
 from fsdp_migrate.facts.staying import OF_OTHERS, staying
 from fsdp_migrate.findings import Action, Severity
 
@@ -81,7 +80,7 @@ def swap(
     for statement in statements:
         _decide(context, statement, gone, stays, {need.name for need in needed})
     if context.form == "torch":
-        _join(context, statements)
+        join(context, statements)
     every = [each for each in written_out(context) if each[0] not in stays]
     spelled_out = [each for each in every if each[0] not in gone]
     of_torch = bool(every) or any(_is_of_torch(context, each) for each in statements)
@@ -228,7 +227,7 @@ def _decide(
         elif not ours:
             continue
         elif context.form == "torch":
-            if back := _in_torch(statement.node, alias.name):
+            if back := in_torch(statement.node, alias.name):
                 statement.move[local] = back
         elif isinstance(statement.node, ast.Import):
             if _leads_to_fsdp1(context, statement.node, local, other):
@@ -247,48 +246,11 @@ def _is_unused(context: Context, name: str) -> bool:
     return name not in file.loads and not context.program.reach.is_read(file, name)
 
 
-def _in_torch(node: ast.Import | ast.ImportFrom, name: str) -> tuple[str, str] | None:
-    """Where torch has a name that an earlier run imported from the runtime; None for what is torch's already."""
-    module = "" if isinstance(node, ast.Import) else node.module or ""
-    if not module.startswith(RUNTIME) or name not in NAMES:
-        return None
-    if name in POLICIES | WRAPPING:
-        return f"{TORCH}.wrap", name
-    return (f"{TORCH}.sharded_grad_scaler" if name == "ShardedGradScaler" else TORCH), name
-
-
-def _join(context: Context, statements: list[ImportChange]) -> None:
-    """Lets names that come back from the runtime join a statement that imports from the same module of torch's."""
-    for statement in statements:
-        for alias in statement.node.names:
-            local = alias.asname or alias.name
-            module, name = statement.move.get(local, ("", ""))
-            home = _import_from(context, module, statement) if module else None
-            if home is None:
-                continue
-            change = next((each for each in statements if each.node is home), None)
-            if change is None:
-                change = ImportChange(home)
-                statements.append(change)
-            change.add.append((module, name if local == name else f"{name} as {local}"))
-            del statement.move[local]
-            statement.drop.add(local)
-
-
-def _import_from(context: Context, module: str, statement: ImportChange) -> ast.ImportFrom | None:
-    block = context.file.block(statement.node)
-    for node in context.file.of(ast.ImportFrom):
-        is_same = node.module == module and not node.level and node is not statement.node
-        if is_same and node in block and node.names[0].name != "*":
-            return node
-    return None
-
-
 def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:
     """Whether an FSDP1 name is reached through a module, here or by a file that imports the module from here."""
     scope = context.file.scope_of(node)
     name = local.split(".")[0]
-    read = (*context.references, *_looked_into(context))
+    read = (*context.references, *looked_into(context))
     roots = (root_of(each) for each in read if each not in gone)
     if any(r is not None and r.id == name and sees(context, r, scope, name) for r in roots):
         return True
@@ -312,65 +274,6 @@ def _last(node: ast.expr) -> str:
     """The last part of a dotted name, in quotes too."""
     path = node.attr if isinstance(node, ast.Attribute) else str(getattr(node, "value", ""))
     return path.rpartition(".")[2]
-
-
-def written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
-    """FSDP1 names that are written out (`torch.distributed.fsdp.X`), with the runtime's module that has each.
-
-    Of `F = torch.distributed.fsdp`, through which such a name is reached, the path is that expression.
-    """
-    paths: dict[ast.expr, str] = {
-        node: in_runtime(str(node.value).rpartition(".")[0])
-        for node in context.quoted
-        if (text := str(node.value)).startswith(f"{TORCH}.") and text in context.source(node)
-    }
-    for node in (*context.references, *_looked_into(context)):
-        if not isinstance(node, ast.Attribute):
-            continue
-        root = root_of(node)
-        bindings = context.file.bindings(root) if root is not None else []
-        path: ast.expr = node
-        if len(bindings) == 1 and isinstance(bindings[0], Assigned):
-            if _module_of(context, bindings[0].value):  # else it is a package around FSDP1's
-                path = bindings[0].value
-        elif not bindings or not all(map(_is_other_package, bindings)):
-            continue
-        is_name = path is node and node in context.references
-        module = _module_of(context, node.value if is_name else path)
-        if module and isinstance(path, ast.Attribute):
-            paths[path] = in_runtime(module)
-    yield from paths.items()
-
-
-def _looked_into(context: Context) -> list[ast.expr]:
-    """FSDP1's modules where one of its names may be asked for: `getattr(fsdp, name)`, `vars(fsdp)`.
-
-    In a file that names nothing but FSDP2's, that is what it asks for.
-    """
-    of_fsdp2 = FSDP2_NAMES & (context.file.loads.keys() | context.file.attributes.keys())
-    if of_fsdp2 and not context.references:
-        return []
-    return [
-        call.args[0]
-        for function in ("getattr", "vars")
-        for call in context.file.calls.get(function, ())
-        if call.args
-        if not isinstance(name := keyword(call, "", 1), ast.Constant) or name.value in NAMES
-        if _module_of(context, call.args[0])
-    ]
-
-
-def _module_of(context: Context, expression: ast.expr) -> str:
-    """The path of the module of FSDP1 that an expression means."""
-    return next(filter(is_module, context.dotted(expression)), "")
-
-
-def _is_other_package(binding: Binding) -> bool:
-    """Whether an import binds a package around FSDP1's, such as torch: it stays."""
-    if not isinstance(binding, Imported):
-        return False
-    member = f".{binding.member}" if binding.member else ""
-    return TORCH.startswith(f"{binding.module}{member}.")
 
 
 def _say(context: Context, statement: ImportChange) -> Iterator[Found]:

@@ -14,8 +14,8 @@ from fsdp_migrate.codemods.constructor.outcome import (
 )
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.codemods.swap import written_out
 from fsdp_migrate.codemods.uses.methods import is_replaced
+from fsdp_migrate.codemods.written_out import written_out
 from fsdp_migrate.facts.file import root_of, values_given
 from fsdp_migrate.facts.names import CLASS
 
