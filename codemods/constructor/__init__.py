@@ -8,8 +8,9 @@
   `MixedPrecision` objects of a run that are rewritten where they are made.
 - `policies`: whether a policy counts parameters. `empties`: a `param_init_fn` that only gives memory.
 - `code`: what the rows add to. `layout`: where it stands, `remarks`: its comments.
-- `root`: whether the root frees its parameters after forward, which asks `without_gradients`. `meta`: whether this call's model
-  is on the meta device.
+- `root`: whether the root frees its parameters after forward, which asks `order`: the `statements` of the
+  program in their order, the `events` in them, and the `identity` of the model. `meta`: whether this call's model is on the
+  meta device.
 - `form`: what becomes of a call, and what is reported of it. `outcome`: that in one object. `by_units`: calls whose arguments
   only a run knows. `silent`: what would change without an error if there were no wrapper, found by a search by
   name.

@@ -42,7 +42,7 @@ def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
     assert isinstance(call, ast.Call)
     model = keyword(call, "model", 0)
     shards = None if model is None else _root(statement, model)
-    why = root.may_be_read(context, statement, ast.unparse(model)) if shards and model else ""
+    why = root.may_be_read(context, statement) if shards else ""
     edits = lambda: _edits(context, statement, call, shards if why else None)  # noqa: E731
     yield Found(RULE, statement, Action.REWRITE, _MESSAGE, "like_fsdp1", edits, (), (call.func,))
     if why and shards is not None:
