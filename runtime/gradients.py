@@ -87,7 +87,8 @@ def _tell_of_dropped(unit: Any, notes: Notes) -> None:
         say(
             "FSDP102",
             "gradients were set to None between forward and backward. Under FSDP1 with SHARD_GRAD_OP and "
-            "use_orig_params=True they were kept, and the new gradients were added to them",
+            "use_orig_params=True they were kept, and new gradients were added to them: call zero_grad() before the forward, "
+            "where both do the same",
         )
 
 

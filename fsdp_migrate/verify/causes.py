@@ -12,9 +12,11 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from fsdp_migrate.findings import Finding
 from fsdp_migrate.verify import trained
 from fsdp_migrate.verify.compare import FILES, Difference, eps, largest, relative
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.where.lines import Line
 
 _near = partial(math.isclose, rel_tol=1e-3)
 """Whether two numbers differ only by the order of a sum."""
@@ -22,7 +24,7 @@ _near = partial(math.isclose, rel_tol=1e-3)
 _STEPS = 4
 """Units of rounding that the sums of a few steps may add up to."""
 
-BY_HAND = "left for you, the first is"
+BY_HAND = "you: FSDP"
 """What a note says of findings that the migration left to people."""
 
 
@@ -57,8 +59,27 @@ def behind_findings(
     left = next((note for note in notes if BY_HAND in note), "")
     if cause is None or cause.name not in ("rounding", "unknown") or not left:
         return cause
-    advice = f"Do what the findings say, and look again. Otherwise: {cause.title}. {cause.advice}"
+    advice = f"Do what the findings say, and verify again. If the runs still differ: {cause.title}. {cause.advice}"
     return Cause("by-hand", left, advice)
+
+
+def at_line(cause: Cause | None, lines: Sequence[Line]) -> Cause | None:
+    """The cause, or the finding on the first line that differs where the records show no other."""
+    if cause is None or cause.name not in ("by-hand", "unknown", "rounding"):
+        return cause
+    if not lines or not lines[0].needs_user:
+        return cause
+    title = f"{lines[0].rules[0]} at {lines[0].place}"
+    advice = "Do what this finding says, and verify again."
+    return Cause("by-hand", title, advice)
+
+
+def note_of(findings: Sequence[Finding]) -> str:
+    """A note of what the migration left to people: how many findings, and the first of them."""
+    first = f"{findings[0].code} at {findings[0].path}:{findings[0].line}"
+    if len(findings) == 1:
+        return f"1 finding needs you: {first}"
+    return f"{len(findings)} findings need you: {first}, ..."
 
 
 Shown = Iterator[tuple[str, dict[str, Any]]]
@@ -164,11 +185,11 @@ _CAUSES = {
     "optimizer-of-gathered-parameters": (
         "the optimizer holds {count} gathered parameters, and trains nothing of them",
         "After a forward without gradients the root's parameters are still gathered, and model.parameters() returns them so. "
-        "Build the optimizer before that forward, or call model.reshard() first.",
+        "Create the optimizer before that forward, or call model.reshard() first.",
     ),
     "optimizer-before-sharding": (
-        "the optimizer was built before the model was sharded, and {count} of its parameters are not the model's any more",
-        "fully_shard replaces every parameter: build the optimizer after the last fully_shard, from model.parameters().",
+        "{count} parameters of the optimizer were collected before the model was sharded, and are not the model's any more",
+        "fully_shard replaces every parameter: collect them, and create the optimizer, after the last fully_shard.",
     ),
     "no-sync-not-reset": (
         "gradients are reduced {now} times, {before} times in the original",

@@ -24,18 +24,25 @@ def check_original(run: Run) -> None:
         )
 
 
-def check_migrated(run: Run, changed: tuple[str, ...]) -> list[str]:
+def check_migrated(run: Run, changed: tuple[str, ...], *, is_own: bool = False) -> list[str]:
     """The changed files that did not run, in one line.
+
+    Args:
+        is_own: whether the user passed the migrated program.
 
     Raises:
         Unverifiable: a model of torch's FSDP1 was built, or no file that the migration changed ran.
     """
+    way = (
+        "Code outside the copied folder is not migrated: pass the folder that contains all of it as SCRIPT, "
+        "and the script in it with --entry"
+    )
+    if is_own:
+        way = "Is this the migrated program?"
     for rank in run.ranks:
         if rank.fsdp1:
             raise Unverifiable(
-                f"nothing is proved: the migrated program created a model of torch's FSDP1 at {rank.fsdp1}. "
-                "Code outside the copied folder is not migrated: pass the folder that contains all of it as SCRIPT, "
-                "and the script in it with --entry"
+                f"nothing is proved: the migrated program created a model of torch's FSDP1 at {rank.fsdp1}. {way}"
             )
     ran = {file for rank in run.ranks for file in rank.files}
     idle = [file for file in changed if file not in ran]

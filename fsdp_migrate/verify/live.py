@@ -1,6 +1,7 @@
 """Two programs while they run: how far they are, and the first difference as soon as both have come to it."""
 
 import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fsdp_migrate.verify.compare import Difference, compare
@@ -22,6 +23,7 @@ class Live:
         self.first: Difference | None = None
         self.stop = threading.Event()
         self._how = how
+        self._folder = folder
         self._records = {name: Following(folder / name / "records") for name in NAMES}
         self._lock = threading.Lock()  # each program has a thread
         self._compared = 0
@@ -43,9 +45,16 @@ class Live:
                 self._compared = steps
                 self._compare(one.upto(steps), other.upto(steps))
             runs = zip(NAMES, (one, other), strict=True)
-            texts = (f"{name}: step {run.steps}" for name, run in runs if run.steps)
-            self._how.progress.now(", ".join(texts))
+            self._how.progress.now(", ".join(self._texts(runs)))
         return self.stop.is_set()
+
+    def _texts(self, runs: Iterable[tuple[str, Run]]) -> Iterator[str]:
+        """How far each program is that has been started."""
+        for name, run in runs:
+            if run.steps:
+                yield f"{name}: step {run.steps}"
+            elif (self._folder / name / "records").exists():
+                yield f"{name}: starting"
 
     def _compare(self, one: Run, other: Run) -> None:
         self.first = next(iter(compare(one, other, self._how.tolerance).differences), None)

@@ -74,7 +74,8 @@ class Pair:
             else:
                 failure.where = []
             raise
-        return replace(verdict, where=self._lines(folder, verdict))
+        lines = self._lines(folder, verdict)
+        return replace(verdict, where=lines, cause=causes.at_line(verdict.cause, lines))
 
     def _lines(self, folder: Path, verdict: Verdict | None) -> list[Line]:
         """The lines that differ, if they are asked for; `verdict` is None where the migrated program failed."""
@@ -129,7 +130,7 @@ class Pair:
             verdict = judge(one.upto(steps), other.upto(steps), how.tolerance, recording)
             rest = ["what follows the first difference (--quick)"]
             return replace(verdict, uncompared=rest, notes=notes, diff=diff)
-        idle = check_migrated(other, changed)
+        idle = check_migrated(other, changed, is_own=self.migrated is not None)
         other = other.at(left.place)
         sources = Sources([before.root / name for name in _ran(one)], left)
         verdict = judge(one, other, how.tolerance, recording, sources)
@@ -280,11 +281,11 @@ def _free_memory() -> int:
 
 def _never(compared: Sequence[str], verdict: Verdict) -> Iterator[str]:
     """What was not compared, whatever the result."""
-    yield "evaluations, and models that no optimizer trains, beyond what is printed and saved"
+    yield "results of evaluations and of models that no optimizer trains, except what the program prints or saves"
     if verdict.tolerance and not verdict.bitwise:
-        yield "last buffers: shown, but only judged if the losses are bitwise equal"
+        yield "the last buffers, because the losses are not bitwise equal"
     if not compared:
-        yield "files: none that both programs wrote below their folder"
+        yield "saved files: both programs wrote none in their folder"
 
 
 def _notes(program: Program, how: Options, run: records.Run) -> Iterator[str]:

@@ -36,8 +36,7 @@ def migrate(root: Path, form: str) -> Migrated:
     warnings = [f"{problem.path}: {problem.message}" for problem in report.errors]
     findings = _of_people(root, report)
     if findings:
-        first = f"{findings[0].code} at {findings[0].path}:{findings[0].line}"
-        warnings.append(f"{len(findings)} {causes.BY_HAND} {first}")
+        warnings.append(causes.note_of(findings))
     if not report.changes:
         nothing = "the migration changes nothing: pass the migrated program with --migrated, and the original as SCRIPT"
         raise Unverifiable("; ".join([nothing, *warnings]))

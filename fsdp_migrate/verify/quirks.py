@@ -20,9 +20,9 @@ _WORDS = {
     "older_optimizers": "{n} parameter{s} that the optimizer got from before sharding",
     "data_writes": "{n} write{s} to p.data",
     "class_names": "{n} printed name{s} of classes",
-    "sharded_after_forward": "{n} forward{s} with sharded parameters after it",
-    "autocast_cache": "{n} forward{s} with autocast's casts anew",
-    "whole_in_apply": "{n} call{s} of model.apply",
+    "sharded_after_forward": "parameters sharded again after a forward without gradients, {n} time{s}",
+    "autocast_cache": "parameters cast anew under autocast, in {n} forward{s}",
+    "whole_in_apply": "whole parameters in {n} call{s} of model.apply",
     "zero_gradients": "zero gradients for {n} parameter{s}{named}",
     "parameter_attributes": "{n} attribute{s} of parameters{named}",
     "list_inputs": "lists and dictionaries given to {n} class{es} of units{named}",
@@ -80,8 +80,9 @@ class Line:
         rest = ""
         if self.edit:
             others = counted(len(self.idle), "other switch")
-            rest = f"; {others} can be turned off (-v shows the call)"
-        return f"{self._start()} needed for {', '.join(self.acted)}{rest}"
+            rest = f"; the {others} can be turned off (-v shows how)"
+        needed = ", ".join(f"`{name}`" for name in self.acted)
+        return f"{self._start()} needed: {needed}{rest}"
 
     def _start(self) -> str:
         written = ""

@@ -112,9 +112,9 @@ class Verdict(Comparison):
     @property
     def cost(self) -> str:
         """Time and memory, a verdict of their own."""
-        why = "the arithmetic is canonical"
+        why = "because sums are made in a fixed order"
         if self.emulated:
-            why = "CUDA was emulated"
+            why = "because CUDA was emulated"
         before = self.original.step_seconds
         after = self.migrated.step_seconds
         if not self.emulated and not self.canonical:
@@ -124,7 +124,7 @@ class Verdict(Comparison):
                 if peaks[0]:
                     memory = f", peak memory {peaks[1] / peaks[0]:.2f} times"
                 return f"time and memory: a step takes {after / before:.2f} times as long{memory}"
-            why = "there are too few steps"
+            why = "because there are too few steps"
         return f"time and memory: not judged, {why}"
 
     @property
@@ -136,7 +136,10 @@ class Verdict(Comparison):
         yield f"{counted(losses, 'loss')} on each of {counted(len(ranks), 'rank')}"
         yield f"the gradient norm and the learning rates of {steps}"
         if self.parameters is not None:
-            yield f"{counted(len(self.parameters), 'parameter')} after the last step, and the buffers"
+            buffers = ", and the buffers"
+            if self.tolerance and not self.bitwise:
+                buffers = ""
+            yield f"{counted(len(self.parameters), 'parameter')} after the last step{buffers}"
         if lines := count_of_lines(self.original):
             yield f"{counted(lines, 'printed line')}"
         yield from self.files
@@ -160,8 +163,9 @@ class Verdict(Comparison):
             yield f"last parameters: largest difference {self.max_abs_param_diff:.3g}{where}"
         if self.max_abs_buffer_diff:
             yield f"last buffers: largest difference {self.max_abs_buffer_diff:.3g}, {self.buffer}"
-        canonical = "canonical: sums over ranks in rank order and norms, both in fp64"
-        how = canonical if self.canonical else f"plain: {self.backend}'s own"
+        how = f"{self.backend}'s own"
+        if self.canonical:
+            how = "both programs make sums over ranks in rank order, and norms, in float64 (--no-canonical turns it off)"
         yield f"arithmetic: {how}" + (", CUDA emulated" if self.emulated else "")
         dtype = self.original.dtypes[0].removeprefix("torch.") or "float32"
         tolerance = f"{self.tolerance:.3g} relative (losses are {dtype})"

@@ -9,6 +9,7 @@ import pytest
 from fsdp_migrate.verify import causes
 from fsdp_migrate.verify.compare import FILES, Difference, compare
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.where.lines import Line
 
 from .written import rank
 
@@ -66,11 +67,13 @@ def test_a_cause_is_named_where_the_records_show_it(one: Run, other: Run, expect
 
 def test_findings_by_hand_come_before_a_guess() -> None:
     found = causes.Cause("rounding", "the model computes in bfloat16", "Sums may differ.")
-    note = f"2 {causes.BY_HAND} FSDP507 at train.py:3"
+    note = f"2 findings need {causes.BY_HAND}507 at train.py:3, ..."
     after = causes.behind_findings(found, ["another note", note])
     assert after is not None
     assert (after.name, after.title) == ("by-hand", note)
-    assert after.advice.endswith("Otherwise: the model computes in bfloat16. Sums may differ.")
+    assert after.advice.endswith(
+        "If the runs still differ: the model computes in bfloat16. Sums may differ."
+    )
     assert causes.behind_findings(found, ["another note"]) is found
     shown = replace(found, name="learning-rate")
     assert causes.behind_findings(shown, [note]) is shown
@@ -110,3 +113,14 @@ def test_a_file_of_shards_has_its_cause_and_the_finding_on_it() -> None:
     values = causes.find(replace(first, text="w by up to 0.5"), RIGHT, RIGHT, "")
     assert values is not None
     assert values.name == "unknown"
+
+
+def test_a_finding_on_the_first_line_that_differs_is_the_cause() -> None:
+    unknown = causes.Cause("unknown", "not known", "Look at it.")
+    line = Line("train.py", 7, "p.ndim", (), 0, ("FSDP507", "FSDP009"))
+    assert causes.at_line(unknown, [line]) is unknown
+    found = causes.at_line(unknown, [replace(line, needs_user=True)])
+    assert found is not None
+    assert (found.name, found.title) == ("by-hand", "FSDP507 at train.py:7")
+    shown = replace(unknown, name="clipping")
+    assert causes.at_line(shown, [replace(line, needs_user=True)]) is shown

@@ -112,8 +112,8 @@ def test_without_verbose_the_switches_are_one_short_line(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text(SOURCE)
     acted: Any = {name: (1, ["x"]) for name in KNOWN}
     for given, expected in (
-        ({"zero_gradients": (3, ["a"])}, "needed for zero_gradients; 2 other switches can be turned off (-v shows the call)"),
-        (acted, "needed for zero_gradients, whole_state_dicts, class_names, interface"),
+        ({"zero_gradients": (3, ["a"])}, "needed: `zero_gradients`; the 2 other switches can be turned off (-v shows how)"),
+        (acted, "needed: `zero_gradients`, `whole_state_dicts`, `class_names`, `interface`"),
         ({}, "nothing of it was needed in this run. You can remove the line and dedent its block, if no code "
          "compares class names"),
     ):  # fmt: skip
@@ -150,8 +150,8 @@ def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -
     lines = result.stdout.splitlines()
     assert lines[-1].startswith("same: 3 losses on 2 ranks bitwise equal")
     assert lines[-4] == (
-        "train.py:20 like_fsdp1(model), written for this line: needed for zero_gradients, whole_state_dicts, interface; "
-        "8 other switches can be turned off (-v shows the call)"
+        "train.py:20 like_fsdp1(model), written for this line: needed: `zero_gradients`, `whole_state_dicts`, `interface`; "
+        "the 8 other switches can be turned off (-v shows how)"
     )
     for line, place in zip(
         lines[-3:-1], ("21 like_fsdp1(teacher)", "22 like_fsdp1(reference)"), strict=True

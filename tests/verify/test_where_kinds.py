@@ -104,7 +104,7 @@ def test_what_is_random_taints_nothing(tmp_path: Path) -> None:
     """A temporary folder that a call acts on must not hide what differs behind it."""
     lines = found(RANDOM.replace("RATE", "0.5"), RANDOM.replace("RATE", "0.25"), tmp_path)
     assert [line.line for line in lines] == [12]
-    assert str(lines[0].pairs[0]) == "n of set was 0.5, is 0.25"
+    assert str(lines[0].pairs[0]) == "n of set: original 0.5, migrated 0.25"
 
 
 def test_a_value_that_is_yielded_is_not_the_end() -> None:
@@ -222,7 +222,7 @@ def test_the_values_of_a_generator_count_by_what_comes_of_them(tmp_path: Path) -
     )
     assert found(old, new, tmp_path / "same") == []
     lines = found(old, new.replace("> 0", "> 90"), tmp_path / "other")
-    assert [str(line.pairs[0]) for line in lines] == ["found was True, is False"]
+    assert [str(line.pairs[0]) for line in lines] == ["found: original True, migrated False"]
 
 
 def test_another_object_has_no_parts_of_the_one_before() -> None:

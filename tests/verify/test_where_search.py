@@ -107,22 +107,25 @@ def test_what_comes_from_a_reported_line_is_not_reported(tmp_path: Path) -> None
     lines = found(old, new, tmp_path)
     # Line 22 gives the first number that differs; the word differs by itself; what is random is neither.
     assert places(lines) == [22, 25]
-    assert str(lines[0].pairs[0]) == "sizes of total was list of 2 (1, 2), is list of 2 (1, 3)"
-    assert str(lines[1].pairs[0]) == "word was 'a', is 'b'"
+    assert (
+        str(lines[0].pairs[0])
+        == "sizes of total: original list of 2 (1, 2), migrated list of 2 (1, 3)"
+    )
+    assert str(lines[1].pairs[0]) == "word: original 'a', migrated 'b'"
 
 
 def test_an_argument_is_the_callers(tmp_path: Path) -> None:
     text = "def f(n):\n    m = n + 1\n    return m\n\n\nxs = [1, 2]\nk = f(len(xs[START:]))\n"
     (line,) = found(text.replace("START", "0"), text.replace("START", "1"), tmp_path)
     assert line.line == 7
-    assert str(line.pairs[0]) == "n of f was 2, is 1"
+    assert str(line.pairs[0]) == "n of f: original 2, migrated 1"
 
 
 def test_what_ran_before_a_failure_is_reported(tmp_path: Path) -> None:
     text = "def f(kinds):\n    kind = kinds.get('b', KIND)\n    return kind.upper()\n\n\nx = f({})\ny = 1\n"
     old, new = text.replace("KIND", "'c'"), text.replace("KIND", "None")
     (line,) = found(old, new, tmp_path)
-    assert (line.line, str(line.pairs[0])) == (2, "kind was 'c', is None")
+    assert (line.line, str(line.pairs[0])) == (2, "kind: original 'c', migrated None")
 
 
 def test_a_failure_is_no_other_way(tmp_path: Path) -> None:
@@ -148,7 +151,7 @@ def test_a_block_that_was_rewritten_counts_by_what_it_leaves(tmp_path: Path) -> 
     new = "a = 1\nparts = [a, 1]\nwhole = sum(parts)\nfor _ in range(1):\n    b = whole\nc = b * 2\nd = 'end'\n"
     assert found(old, new, tmp_path / "same") == []
     (line,) = found(old, new.replace("b = whole", "b = 7"), tmp_path / "other")
-    assert (line.line, str(line.pairs[0])) == (2, "b was 2, is 7")
+    assert (line.line, str(line.pairs[0])) == (2, "b: original 2, migrated 7")
 
 
 def test_other_rounds_over_parameters_are_known(tmp_path: Path) -> None:
@@ -175,7 +178,7 @@ def test_other_rounds_over_parameters_are_known(tmp_path: Path) -> None:
     for run, value in zip(runs, ("1", "3"), strict=True):
         run[0].frames[0].rows[-3].values["count"] = value
     (line,) = compare(Mapping(*programs), *runs)
-    assert (line.line, str(line.pairs[0])) == (3, "count was 1, is 3")
+    assert (line.line, str(line.pairs[0])) == (3, "count: original 1, migrated 3")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,6 +10,9 @@ MOST = 10
 """At most so many lines are reported."""
 _WIDTH = 80
 """Characters of a value in a text."""
+_WRAPPED = re.compile(r"module FSDP\((.*)\)$")
+_NUMBER = re.compile(r" #[0-9a-f]{4}\b")
+"""What tells long lists apart, and nothing to a reader."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,13 @@ class Pair:
     migrated: str
 
     def __str__(self) -> str:
-        old, new = shortened(self.original, self.migrated)
-        return f"{self.name} was {old}, is {new}"
+        old, new = shortened(_NUMBER.sub("", self.original), _NUMBER.sub("", self.migrated))
+        return f"{self.name}: original {old}, migrated {new}"
+
+
+def is_unwrapped(original: str, migrated: str) -> bool:
+    """Whether both are the same model, in FSDP1's wrapper and, under FSDP2, by itself."""
+    return _WRAPPED.sub(r"module \1", original) == migrated
 
 
 def shortened(one: str, other: str) -> tuple[str, str]:
@@ -50,7 +59,8 @@ class Line:
         source: the line's text.
         pairs: what differs, the first one first.
         rank: the first rank that differs there.
-        rules: the codes of the findings that stand on this line; empty where the tool said nothing about it.
+        rules: the codes of the findings on this line, first those that need the user; empty where the tool said nothing.
+        needs_user: whether one of them needs the user.
         around: the lines around it, with their numbers.
     """
 
@@ -61,6 +71,7 @@ class Line:
     rank: int
     rules: tuple[str, ...] = ()
     around: tuple[tuple[int, str], ...] = ()
+    needs_user: bool = False
 
     @property
     def place(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fsdp_migrate.findings import Action
 from fsdp_migrate.verify.where.lines import Line
 
 
@@ -18,9 +19,17 @@ def with_rules(lines: list[Line], root: Path, form: str) -> list[Line]:
 
     report = analyse(discover([root]), Options(form=form))
     codes: dict[tuple[str, int], dict[str, None]] = {}
-    for finding in report.findings:
+    manual = set()
+    for finding in (*report.manual, *report.findings):
         path = Path(finding.path).resolve()
         if path.is_relative_to(root):
-            name = str(path.relative_to(root))
-            codes.setdefault((name, finding.line), {})[finding.code] = None
-    return [replace(line, rules=(*codes.get((line.file, line.line), {}),)) for line in lines]
+            place = str(path.relative_to(root)), finding.line
+            codes.setdefault(place, {})[finding.code] = None
+            if finding.action is Action.MANUAL:
+                manual.add(place)
+    found = []
+    for line in lines:
+        place = line.file, line.line
+        rules = tuple(codes.get(place, {}))
+        found.append(replace(line, rules=rules, needs_user=place in manual))
+    return found

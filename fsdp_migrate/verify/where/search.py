@@ -17,7 +17,7 @@ from fsdp_migrate.verify.where.forms import (
     other_modules,
     same_but_for_copies,
 )
-from fsdp_migrate.verify.where.lines import Line, Pair
+from fsdp_migrate.verify.where.lines import Line, Pair, is_unwrapped
 from fsdp_migrate.verify.where.mapping import File, Mapping
 from fsdp_migrate.verify.where.rows import (
     Unit,
@@ -291,9 +291,9 @@ class Search:
         """What a statement reads that is written differently, though it means the same."""
         found = []
         for path in names_read(scope, unit):
-            old = scope.old.get(path)
-            new = scope.new.get(path)
-            if path not in but and old is not None and new is not None and old != new:
+            old = scope.old.get(path, "")
+            new = scope.new.get(path, "")
+            if path not in but and old and new and not is_unwrapped(old, new):
                 found.append(Pair(path, old, new))
         return found
 
