@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -310,6 +310,16 @@ class Silenced:
         is_silenced = not codes or rule.code in codes
         self.used |= {line} if is_silenced else set()
         return is_silenced
+
+
+def also(lines: Sequence[int]) -> str:
+    """Other lines that a finding is about, in a sentence behind its message; "" if there are none."""
+    if not lines:
+        return ""
+    word = "line"
+    if len(lines) > 1:
+        word = "lines"
+    return f" Also at {word} {', '.join(map(str, lines))}."
 
 
 def shortened(source: str) -> str:

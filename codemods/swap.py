@@ -357,7 +357,9 @@ def _torchs_own(rule: Rule, reference: ast.expr, name: str) -> Found:
     """The finding for an FSDP1 name that stays torch's."""
     if name == CLASS:
         return Found(rule, reference, Action.MANUAL, _NO_MODEL)
-    return Found(rule, reference, Action.RUNTIME, f"Unchanged: this is still torch's `{name}`.")
+    return Found(
+        rule, reference, Action.RUNTIME, f"Unchanged: torch's own `{name}`. Nothing has to be done."
+    )
 
 
 def _lines(node: ast.AST) -> range:

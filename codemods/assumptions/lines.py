@@ -53,7 +53,7 @@ _LOST = (
     "Set this attribute after line {}."
 )
 _OLDER = (
-    "Holds the parameters from before `fully_shard`, which are no longer trained. "
+    "Trains nothing: it holds the parameters from before `fully_shard`, which replaces them. "
     "Create this optimizer after line {}."
 )
 _GATHERED = (
@@ -91,7 +91,7 @@ def find(context: Context) -> Iterator[Found]:
     if context.form == "torch" and context.models.shards(context.file):
         for switch, node, message in context.program.once(_lines, str(context.file.path)):
             if message:
-                text = f"{message} (`--form auto` keeps FSDP1's behaviour: `{switch}`.)"
+                text = f"{message} `--form auto` keeps FSDP1's behaviour (switch `{switch}` of `like_fsdp1`)."
                 construct = shortened(context.source(node))
                 raises = switch == "interface" or message == STATE_DICTS["load_state_dict"]
                 severity = Severity.RAISES if raises else None

@@ -28,8 +28,12 @@ class Assumption(NamedTuple):
     @property
     def message(self) -> str:
         """What the finding says."""
-        kept = f" (kept by `--form auto` as `{self.switch}`)" if self.switch else ""
-        return f"Assumes {self.condition}: {self.consequence}{kept}."
+        kept = ""
+        if self.switch:
+            kept = (
+                f" `--form auto` keeps FSDP1's behaviour (switch `{self.switch}` of `like_fsdp1`)."
+            )
+        return f"Assumes {self.condition}: {self.consequence}.{kept}"
 
 
 # In the order in which a constructor's findings name them.
@@ -46,7 +50,8 @@ ASSUMPTIONS = (
         "batch_norm",
         Severity.SILENT,
         "no unit in low precision contains a BatchNorm",
-        "FSDP1 kept BatchNorm in float32, FSDP2 runs it in low precision",
+        "FSDP1 kept BatchNorm in float32, FSDP2 runs it in low precision. If a unit has one, shard the BatchNorm by itself "
+        "with `MixedPrecisionPolicy()`, or use `--form auto`",
         "",
     ),
     Assumption(
@@ -60,7 +65,7 @@ ASSUMPTIONS = (
         "older_optimizers",
         Severity.SILENT,
         "the optimizer is created after this line",
-        "one created earlier holds parameters that are no longer trained",
+        "one created earlier would train nothing, because sharding replaces the parameters",
         "older_optimizers",
     ),
     Assumption(
@@ -74,7 +79,7 @@ ASSUMPTIONS = (
         "data_writes",
         Severity.SILENT,
         "no code assigns `p.data = x`",
-        "FSDP2 continues with the old memory, so the new values are ignored",
+        "FSDP2 continues with the old memory and ignores `x`",
         "data_writes",
     ),
     Assumption(
@@ -108,9 +113,9 @@ ASSUMPTIONS = (
     Assumption(
         "sharded_after_forward",
         Severity.SILENT,
-        "no code reads or changes parameters, or creates an optimizer, between a forward without gradients and the next "
-        "training step",
-        "the root's parameters are still gathered in that time, and what is done with them is lost",
+        "no code reads or changes parameters, or creates an optimizer, between an evaluation (a forward under `no_grad`) and "
+        "the next training step",
+        "the model's outermost unit keeps gathered copies of its parameters until then, and changes to those are lost",
         "sharded_after_forward",
     ),
     Assumption(

@@ -22,8 +22,8 @@ _CLASS = (
     "Remove this test if the whole model is needed."
 )
 _FORWARD = (
-    "Recurses without end, because the model inside the wrapper is now the model itself. "
-    "Remove this assignment: `forward` needs no change."
+    "Recurses without end: there is no wrapper any more, so `m.module` is `m` itself. "
+    "Remove this assignment, `forward` needs no change."
 )
 _NAME = (
     "Matches no module or parameter under FSDP2, whose names contain no wrapper. "

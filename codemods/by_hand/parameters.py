@@ -36,7 +36,8 @@ _OTHER = (
 )
 SHAPE = (
     "Under FSDP1 every parameter here was a 1-D shard. Under FSDP2 the shape is the real one, so this test selects other "
-    "parameters: for example, weight decay starts to act on matrices."
+    "parameters: for example, weight decay starts to act on matrices. Keep the old choice with a test that "
+    "does not use the shape, or accept the new one."
 )
 _NAME = (
     "Selects parameters by their real names now. "

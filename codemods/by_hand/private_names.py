@@ -23,7 +23,7 @@ LAZY_INIT = (
     'To move an idle model, use `model.to("cpu")` and `model.to("cuda")`.'
 )
 FLAT = (
-    "FSDP2 has no flat parameters: `unit.parameters()` are DTensors. "
+    "FSDP2 has no flat parameters: the parameters of a sharded module are DTensors. "
     "Use `p.to_local()` for this rank's shard of a parameter."
 )
 # Names of torch's private FSDP1 modules, and what to do. The page of the rule shows the same.

@@ -12,7 +12,7 @@ from fsdp_migrate.codemods.by_hand.norms_over_ranks import added_up
 from fsdp_migrate.codemods.by_hand.private_names import is_copy
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole
 from fsdp_migrate.codemods.by_hand.taken import taken as parameters_of
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, also
 from fsdp_migrate.codemods.models_by_argument import where_flat, where_original
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -25,8 +25,8 @@ RULE = Rule("FSDP529", "taken-from-model")
 
 _TAKING = GIVES[Kind.MODULE]
 USES = {
-    "value": "Reads a parameter, which is now a DTensor of the whole parameter; under FSDP1 it was this rank's shard. "
-    "Read `p.to_local()` or `p.full_tensor()`.",
+    "value": "Reads a parameter or its gradient, which is now a DTensor of the whole one; under FSDP1 it was this rank's "
+    "shard. Use `p.to_local()` for the shard, as in a sum over ranks, and `p.full_tensor()` for the whole values.",
     "drawn": "Draws random values for a parameter, which is now a DTensor; under FSDP1 it was this rank's shard. "
     "Initialize the model before sharding it.",
     "saved": "Saves parameters as DTensors, which only the same number of ranks can load. "
@@ -79,7 +79,7 @@ def find(context: Context) -> Iterator[Found]:
         places = sorted({(node.lineno, node.col_offset): node for node in nodes}.items())
         first = places[0][1]
         lines = sorted({line for (line, _), _ in places} - {first.lineno})
-        others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
+        others = also(lines)
         yield Found(RULE, first, Action.MANUAL, f"{USES[use]}{others}")
 
 

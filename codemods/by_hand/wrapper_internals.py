@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand.private_names import FLAT, LAZY_INIT
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, also
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses import handles
@@ -39,7 +39,7 @@ ATTRIBUTES = {
     ),
     "_flat_param": FLAT,
     "_fsdp_extension": "FSDP2 has no extensions. Pass a mesh with a tensor-parallel dimension.",
-    "_has_params": "FSDP2 has no such attribute. Test whether `list(unit.parameters())` is empty.",
+    "_has_params": "FSDP2 has no such attribute. Test whether `list(module.parameters())` is empty.",
     "_lazy_init": LAZY_INIT,
     "_pre_unshard_stream": _STREAMS,
     "_streams": _STREAMS,
@@ -92,7 +92,7 @@ def find(context: Context) -> Iterator[Found]:
     for nodes in moved.values():
         first = min(nodes, key=lambda node: (node.lineno, node.col_offset))
         lines = sorted({node.lineno for node in nodes} - {first.lineno})
-        others = f" Also on lines {', '.join(map(str, lines))}." if lines else ""
+        others = also(lines)
         yield Found(ATTRIBUTE, first, Action.MANUAL, f"{_MOVES}{others}", f".{_MOVING}")
 
 
@@ -130,7 +130,10 @@ def _asked_for(context: Context) -> Iterator[Found]:
             asked = getattr(call.args[1], "value", None) if len(call.args) > 1 else None
             if asked in _UNMISTAKABLE | _OF_FLAT:
                 message = f"Never finds `{asked}` under FSDP2. {ATTRIBUTES.get(asked, FLAT)}"
-                yield Found(ATTRIBUTE, call, Action.MANUAL, message, f"{name}(...)")
+                severity = Severity.SILENT
+                yield Found(
+                    ATTRIBUTE, call, Action.MANUAL, message, f"{name}(...)", severity=severity
+                )
 
 
 def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:

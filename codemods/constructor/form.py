@@ -58,7 +58,9 @@ from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.findings import Action, Severity
 
-_NOT_REWRITTEN = "Unchanged, because the call is not rewritten."
+_NOT_REWRITTEN = (
+    "Unchanged: the constructor call at line {}, which gets it, is not rewritten (FSDP002)."
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _arguments(
     for keyword in construction.unseen:
         message = "`fsdp_migrate.runtime` reads the unpacked arguments when the program runs."
         if construction.context.form == "torch":
-            message = _NOT_REWRITTEN
+            message = _NOT_REWRITTEN.format(construction.call.lineno)
         construct = f"**{shortened(construction.context.source(keyword.value))}"
         yield Found(UNPACKED, keyword.value, Action.RUNTIME, message, construct)
 
@@ -172,7 +174,7 @@ def _argument(construction: Construction, argument: Argument, form: Form | None)
             return Found(rule, argument.node, Action.MANUAL, text, construct, severity=severity)
         return Found(rule, argument.node, Action.REWRITE, text, construct)
     if form is None and construction.context.form == "torch" and action is Action.RUNTIME:
-        text = _NOT_REWRITTEN
+        text = _NOT_REWRITTEN.format(construction.call.lineno)
     return Found(rule, argument.node, action, text, construct)
 
 

@@ -29,7 +29,7 @@ LOW_PRECISION_GRADS = Rule("FSDP216", "keep-low-precision-grads")
 _NORMS = rb"BatchNorm|batch_norm"
 _FULL = ("torch.float32", "torch.float")
 _BECOMES = "Replaced by `MixedPrecisionPolicy`."
-_ROOT_CASTS = "As under FSDP1, only the root casts its inputs."
+_ROOT_CASTS = "Inner units get `cast_forward_inputs=False`, so that only the root casts its inputs, as under FSDP1."
 
 
 def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:

@@ -85,7 +85,7 @@ def _message(block: Block) -> str:
         return "Removed: torch's functions take the type of state dict as an option."
     if block.own is not None:
         return "Removed: state dicts of `fully_shard` models hold shards, whoever asks for them."
-    return "Removed: nothing in it depends on the type of state dict."
+    return "Removed: no state dict in this block depends on the type that it sets."
 
 
 def _families(blocks: Iterable[Block], file: File) -> list[list[Block]]:

@@ -10,7 +10,7 @@ from fsdp_migrate.codemods.edit.text import comments_between, indentation, newli
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
 
-_REMOVED = "Removed: `set_optimizer_state_dict` loads the states."
+_REMOVED = "Removed: `set_optimizer_state_dict` loads the states itself, so there is no result to load or to test."
 _MOVED = "Moved to the other branch: in this one `set_optimizer_state_dict` loads the states."
 
 

@@ -80,7 +80,7 @@ def find(context: Context) -> Iterator[Found]:
                 yield _own_module(context, attribute)
             elif context.form != "torch":
                 whole = " The function sees whole parameters." if name == "apply" else ""
-                message = f"Unchanged: `{name}` still works on the model as under FSDP1.{whole}"
+                message = f"Unchanged: `fsdp_migrate.runtime` gives the model a `{name}` that does what FSDP1's did.{whole}"
                 yield Found(rule, attribute, Action.RUNTIME, message)
             elif name == "no_sync":
                 yield from no_sync.find(context, attribute)

@@ -259,7 +259,7 @@ def test_a_function_has_one_finding_for_each_kind_of_use(tmp_path: Path) -> None
     code = "for m in model.modules():\n    a += m.weight.norm()\n    b += m.bias.sum()\n"
     program = HEAD.format(original=True) + code
     found = [f for f in analysed(tmp_path, program).findings if f.code == "FSDP529"]
-    assert [(f.line, f.message.endswith("Also on lines 15.")) for f in found] == [(14, True)]
+    assert [(f.line, f.message.endswith("Also at line 15.")) for f in found] == [(14, True)]
 
 
 @pytest.mark.parametrize(

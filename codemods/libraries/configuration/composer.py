@@ -94,16 +94,16 @@ def said_of(settings: Mapping, project: Project, *, is_python: bool = False) -> 
 def _written(settings: Mapping, strategy: str | None) -> str:
     """What FSDP2's settings say in place of a strategy and of a default that is another."""
     if strategy is None:
-        freed = "`reshard_after_forward` true for FULL_SHARD or false for SHARD_GRAD_OP"
+        freed = "`reshard_after_forward` (true for FULL_SHARD, false for SHARD_GRAD_OP)"
     else:
         freed = f"`reshard_after_forward: {str(table.reshards(strategy)).lower()}`"
     parts = [freed]
     kind = settings.data("state_dict_type", "full")
     if kind is not UNKNOWN and settings.get("state_dict_type") is None:
-        parts.append("`state_dict_type: full`, which was the default")
+        parts.append("`state_dict_type: full` (the old default; the new one is `sharded`)")
     elif kind == "local":
         parts.append("`state_dict_type: sharded`")
     copies = settings.data("data_parallel_replicate_degree")
     if copies or (strategy and strategy.startswith("HYBRID")):
         parts.append("a `device_mesh` of nodes and the devices of a node")
-    return " and ".join(parts)
+    return ", ".join(parts[:-1]) + " and " * bool(parts[:-1]) + parts[-1]

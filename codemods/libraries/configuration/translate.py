@@ -317,7 +317,9 @@ class _Translation:
         if not self.added:
             return
         new = ", ".join(f"`{key}: {_shown(value)}`" for key, value in self.added.items())
-        message = f"New settings: {new}."
+        message = f"Added: {new}."
+        if self.added.get(f"{self.prefix}reshard_after_forward") is True:
+            message = f"Added: {new}, as FSDP1's default FULL_SHARD."
         if any(key.endswith("version") for key in self.added):
             message += self.since()
         change: tree.Change = tree.Add(self.settings, self.added)

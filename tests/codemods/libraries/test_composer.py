@@ -19,7 +19,7 @@ PYTHON = "from composer import Trainer\n\n{}\n"
         ("fsdp = {'cpu_offload': True}\nTrainer(parallelism_config={'fsdp': fsdp})", "FSDP2 has no `cpu_offload`"),
         ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'NO_SHARD'}})", "DistributedDataParallel, as NO_SHARD did"),
         ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'HYBRID_SHARD'}})", "a `device_mesh` of nodes and"),
-        ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': name}})", "`reshard_after_forward` true for FULL_SHARD"),
+        ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': name}})", "`reshard_after_forward` (true for FULL_SHARD"),
         ("Trainer(parallelism_config={'fsdp': settings(), 'tp': None})", "unless it is an `FSDP2Config`"),
         ("Trainer(fsdp_config={'sharding_strategy': 'FULL_SHARD'})", "`reshard_after_forward: true`"),
         ("from composer.utils import FSDPConfig\nconfig = FSDPConfig(state_dict_type='local')", "`state_dict_type: sharded`"),
