@@ -269,23 +269,26 @@ def _stdin(ctx: click.Context) -> bytes | None:
 def explain(code: str) -> None:
     """Explain a rule, with examples."""
     from fsdp_migrate.codemods.registry import rule_for, rule_named, unknown
-    from fsdp_migrate.views.terminal import say
+    from fsdp_migrate.views.pages import for_terminal
+    from fsdp_migrate.views.terminal import columns, say
 
     rule = rule_for(code) or rule_named(code)
     if rule is None:
         raise click.ClickException(unknown(code))
-    say(rule.page.rstrip())
+    say(for_terminal(rule.page.rstrip(), columns()))
 
 
 @cli.command()
 def rules() -> None:
     """List all rules."""
     from fsdp_migrate.codemods.registry import all_rules
-    from fsdp_migrate.views.terminal import say
+    from fsdp_migrate.views.terminal import columns, say, wrapped
 
     width = max(len(rule.name) for rule in all_rules())
     for rule in all_rules():
-        say(f"{click.style(rule.code, bold=True)}  {rule.name:{width}}  {rule.summary}")
+        start = f"{rule.code}  {rule.name:{width}}  "
+        line = wrapped(rule.summary, columns(), start, " " * len(start))
+        say(line.replace(rule.code, click.style(rule.code, bold=True), 1))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from fsdp_migrate.exit_codes import DONE, FINDINGS, USAGE
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import STDIN, Options, Settings
 from fsdp_migrate.views import rendered, text
-from fsdp_migrate.views.terminal import say, with_progress
+from fsdp_migrate.views.terminal import columns, say, with_progress, wrapped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,37 +171,46 @@ def _show(request: Request, report: Report, written: bool) -> None:
 
 def _say(request: Request, report: Report, written: bool) -> None:
     """The report in words: what was rewritten, the findings, the sum of them, and what to do next."""
+    # Where standard output holds a patch or a program, the words go elsewhere.
+    is_taken = request.diff or (request.writes and request.stdin is not None)
+    width = columns(err=is_taken)
     lines: list[str] = []
     if request.writes and written and request.stdin is None and not request.quiet:
         lines += text.render_changes(report)
     if request.statistics:
         lines += text.render_statistics(report)
     else:
-        lines += _findings(request, report)
+        lines += _findings(request, report, width)
     if written and not request.quiet:
-        lines.append(text.summary(report))
+        lines.append(wrapped(text.summary(report), width))
         form = request.form
         if request.stdin is None:
             steps = text.next_steps(report, request.paths, form)
         else:
             steps = []
-        lines += (f"Next: {what}: `{command}`" for what, command in steps)
-    # Where standard output holds a patch or a program, the words go elsewhere.
-    is_taken = request.diff or (request.writes and request.stdin is not None)
+        lines += (_step(what, command, width) for what, command in steps)
     for line in lines:
         say(line, err=is_taken)
 
 
-def _findings(request: Request, report: Report) -> list[str]:
+def _step(what: str, command: str, width: int) -> str:
+    """What to do next; a command that does not fit behind it is below it, in one piece."""
+    line = f"Next: {what}: `{command}`"
+    if width and len(line) > width:
+        return f"Next: {what}:\n    `{command}`"
+    return line
+
+
+def _findings(request: Request, report: Report, width: int) -> list[str]:
     """Those that were asked for: with `-v` or `-q` each on a line of its own, else each message once."""
     if request.verbose and not request.quiet:
-        return text.render_findings(report.findings)
+        return text.render_findings(report.findings, width)
     shown = report.manual
     if request.check:
         shown = text.without_references(report.findings) or report.findings
     if request.quiet:
-        return text.render_findings(shown)
-    lines = text.render_grouped(shown)
+        return text.render_findings(shown, width)
+    lines = text.render_grouped(shown, width)
     hidden = len(report.findings) - len(shown)
     if request.check and hidden:
         lines.append(f"-v also lists {text.counted(hidden, 'import')} and references.")

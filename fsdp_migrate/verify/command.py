@@ -17,7 +17,7 @@ from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.processes import Interrupted, interruptible
 from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
 from fsdp_migrate.verify.verdict import Verdict
-from fsdp_migrate.views.terminal import is_terminal, say
+from fsdp_migrate.views.terminal import columns, is_terminal, say, wrapped
 
 _PROGRAM = click.Path(exists=True, path_type=Path)
 _PATH = click.Path(path_type=Path)
@@ -178,7 +178,8 @@ def verify_command(
     except ProgramFailed as failure:
         progress.leave_line()
         say("\n".join([failure.details, *failure.before]), err=True)
-        say(f"fsdp-migrate verify: {failure}", err=True, fg="red", bold=True)
+        message = wrapped(f"fsdp-migrate verify: {failure}", columns(err=True))
+        say(message, err=True, fg="red", bold=True)
         if summary is not None:
             summary.write(markdown_of_failure(failure, name))
         context.exit(3)

@@ -10,7 +10,7 @@ from fsdp_migrate.verify.compare import farthest
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.views.markdown import escaped
-from fsdp_migrate.views.terminal import say
+from fsdp_migrate.views.terminal import columns, say, wrapped
 
 _ROWS = 24
 """Rows of the table at most; of a longer run the middle is left out."""
@@ -29,8 +29,9 @@ def show(
 ) -> None:
     """Print a verdict; `page` is where it was written as a page."""
     ranks = len(verdict.original.ranks)
+    width = columns(err)
     for text in verdict.remarks:
-        say(text, err, dim=True)
+        say(wrapped(text, width), err, dim=True)
     say(f"loss, mean of {ranks} ranks" if ranks > 1 else "loss", err)
     rows = [*_rows(verdict)]
     if len(rows) > _ROWS:
@@ -46,12 +47,12 @@ def show(
         link = page.resolve().as_uri()
     say(f"curves of losses and gradient norms, and the diff: {link}", err, dim=True)
     for text in verdict.seen(verbose):
-        say(text, err, fg="yellow")
+        say(wrapped(text, width), err, fg="yellow")
     for found in verdict.where:
-        say(f"differs at {found}", err, fg="yellow")
+        say(wrapped(f"differs at {found}", width), err, fg="yellow")
     if cause := verdict.cause:
-        say(f"cause: {cause.title}. {cause.advice}", err, fg="yellow")
-    say(verdict.line(), err, bold=True, fg="green" if verdict.equal else "red")
+        say(wrapped(f"cause: {cause.title}. {cause.advice}", width), err, fg="yellow")
+    say(wrapped(verdict.line(), width), err, bold=True, fg="green" if verdict.equal else "red")
 
 
 def _rows(verdict: Verdict) -> Iterator[Row]:
@@ -84,7 +85,7 @@ def _curves(verdict: Verdict) -> Iterator[str]:
         return
     low = min(numbers)
     high = max(numbers)
-    yield f"loss from {low:.4g} to {high:.4g}, the first step on the left"
+    yield f"loss between {low:.4g} and {high:.4g}; the first step is at the left"
     for name, losses in means.items():
         yield f"{name:>10}  {''.join(_bar(loss, low, high) for loss in _thinned(losses))}"
 

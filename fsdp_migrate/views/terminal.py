@@ -1,7 +1,9 @@
 """What a person reads on a terminal: lines with colour, names on one line, and how far a run is."""
 
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -29,7 +31,31 @@ def _colour() -> bool | None:
 
 def is_terminal() -> bool:
     """Whether messages go to a terminal; a closed or replaced stream is none."""
-    return sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty()
+    return columns(err=True) > 0
+
+
+def columns(err: bool = False) -> int:
+    """How wide the terminal is that standard output goes to, or standard error; 0 where it is none: lines are not wrapped."""
+    stream = sys.stdout
+    if err:
+        stream = sys.stderr
+    if stream is None or stream.closed or not stream.isatty():
+        return 0
+    return shutil.get_terminal_size().columns
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "    ") -> str:
+    """A text in lines of a width, each behind an indent; as it is for width 0. Words, names and paths are not broken."""
+    if not width or len(first) + len(text) <= width:
+        return f"{first}{text}"
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def with_progress(items: Sequence[Item]) -> Iterator[Item]:

@@ -14,29 +14,31 @@ from fsdp_migrate.findings import HAPPENS, Action, Finding, Problem, Severity
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import DEFAULT_FORM
 from fsdp_migrate.source import shown_path
-from fsdp_migrate.views.terminal import printable
+from fsdp_migrate.views.terminal import printable, wrapped
 
 WORDS = {Action.REWRITE: "rewritten", Action.RUNTIME: "runtime", Action.MANUAL: "needs you"}
 _COLOURS = {Action.REWRITE: "green", Action.RUNTIME: "yellow", Action.MANUAL: "red"}
 # Rules about imports and names: what they find follows from what other rules find, unless it needs the user.
 _REFERENCES = ("FSDP001", "FSDP017")
 _MOST_PLACES = 5
+_OF_SETTINGS = "FSDP8"  # the rules of other libraries' settings, which do not raise
 
 
-def render_findings(findings: Iterable[Finding]) -> list[str]:
-    """`path:line:column CODE construct: message`, a blank line between files."""
+def render_findings(findings: Iterable[Finding], width: int = 0) -> list[str]:
+    """`path:line:column CODE construct: message`, a blank line between files; with a width, messages are wrapped below."""
     lines: list[str] = []
     for _, group in groupby(sorted(findings), key=lambda finding: finding.path):
         if lines:
             lines.append("")
-        lines.extend(map(_finding_line, group))
+        lines.extend(_finding_line(finding, width) for finding in group)
     return lines
 
 
-def render_grouped(findings: Iterable[Finding]) -> list[str]:
+def render_grouped(findings: Iterable[Finding], width: int = 0) -> list[str]:
     """Each message once, with its other places below it; last, by severity, what needs the user."""
     findings = list(findings)
-    lines = _messages(finding for finding in findings if finding.action is not Action.MANUAL)
+    others = [finding for finding in findings if finding.action is not Action.MANUAL]
+    lines = _messages(others, width)
     for severity in Severity:
         found = [finding for finding in findings if finding.severity is severity]
         if found:
@@ -44,19 +46,19 @@ def render_grouped(findings: Iterable[Finding]) -> list[str]:
             if lines:
                 lines.append("")
             lines.append(f"{title}: {HAPPENS[severity]}")
-            lines += _messages(found)
+            lines += _messages(found, width)
     return lines
 
 
-def _messages(findings: Iterable[Finding]) -> list[str]:
+def _messages(findings: Iterable[Finding], width: int) -> list[str]:
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in sorted(findings):
         groups.setdefault((finding.code, finding.message), []).append(finding)
     lines = []
     for first, *others in groups.values():
-        lines.append(_finding_line(first))
+        lines.append(_finding_line(first, width))
         if others:
-            lines.append(f"    also {_places(first, others)}")
+            lines.append(wrapped(f"also {_places(first, others)}", width, "    "))
     return lines
 
 
@@ -236,14 +238,19 @@ def next_steps(
     return steps
 
 
-def _finding_line(finding: Finding) -> str:
+def _finding_line(finding: Finding, width: int) -> str:
     place = click.style(f"{_name(finding.path)}:{finding.line}:{finding.column}", bold=True)
     code = click.style(finding.code, fg=_COLOURS[finding.action], bold=True)
     mark = ""
-    if finding.severity:
+    if finding.severity is Severity.RAISES and finding.code.startswith(_OF_SETTINGS):
+        mark = " [still FSDP1]"
+    elif finding.severity:
         mark = f" [{finding.severity.value}]"
     construct = printable(finding.construct)
-    return f"{place} {code} `{construct}`: {printable(finding.message)}{mark}"
+    message = f"`{construct}`: {printable(finding.message)}{mark}"
+    if width and len(click.unstyle(f"{place} {code} {message}")) > width:
+        return f"{place} {code}\n{wrapped(message, width, '    ')}"
+    return f"{place} {code} {message}"
 
 
 def _name(path: str) -> str:
