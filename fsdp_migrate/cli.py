@@ -79,11 +79,12 @@ def cli() -> None:
 
     \b
     Exit codes:
-      0  done, no findings
-      1  findings remain (check, migrate --check), the runs differ (verify), or a checkpoint
-         does not load as it is (checkpoint inspect) or cannot be converted
-      2  wrong usage, or an input that could not be read
+      0  done, nothing needs you
+      1  a use of torch's FSDP1 or something that needs you remains (check, migrate --check),
+         the runs differ (verify), or a checkpoint does not load or cannot be converted
+      2  wrong usage, an input that cannot be read, or nothing is proved (verify)
       3  a program that verify ran has failed
+      130 or 143  interrupted
     """
 
 

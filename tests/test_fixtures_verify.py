@@ -9,6 +9,7 @@ import pytest
 from fsdp_migrate.verify import main, values
 from fsdp_migrate.verify.folders import Program, copy
 from fsdp_migrate.verify.judge import judge
+from fsdp_migrate.verify.migrated import migrate
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
@@ -46,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         if cuda:
             take_cuda_for_granted(program)
         if form:
-            main.migrate(program.root, form)
+            migrate(program.root, form)
         return program
 
     def run(program: Program, case: str, settings: Settings, cuda: bool, begun: Path | None) -> Run:

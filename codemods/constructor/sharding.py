@@ -40,6 +40,10 @@ _WORLD = re.compile(r"\bget_world_size\(\)|[\"']WORLD_SIZE[\"']")
 _DEVICE_MESH = "torch.distributed.device_mesh"
 
 _DEFAULT = "This is FSDP2's default: each unit except the root frees its parameters after forward."
+_OWN_PAIR = (
+    "Removed: your two dimensions of ranks choose it, and each unit except the root frees its parameters after forward "
+    "by default."
+)
 _BY_RUNTIME = (
     HYBRID_SHARD,
     "`fsdp_migrate.runtime` creates a mesh that replicates across nodes and shards within each.",
@@ -91,8 +95,10 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     if choice.enum in " ".join((*code.child.values(), *code.root.values(), *code.above)):
         home = RUNTIME if construction.like_fsdp1 else TORCH
         code.imports.append(Import(home, "ShardingStrategy", construction.call.func))
-    is_one = construction.member(value, "ShardingStrategy") is not None
-    return _message(keeps, mesh, is_one=is_one)
+    member = construction.member(value, "ShardingStrategy")
+    if is_given and member == "HYBRID_SHARD":
+        return _OWN_PAIR
+    return _message(keeps, mesh, is_one=member is not None)
 
 
 def _keeping(construction: Construction, choice: Choice) -> tuple[str, ...]:

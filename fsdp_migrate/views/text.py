@@ -164,7 +164,7 @@ def summary(report: Report) -> str:
     if rewritten:
         parts.append(f"{rewritten} {'' if report.wrote else 'to be '}rewritten for FSDP2")
     if runtime:
-        how = "through fsdp_migrate.runtime"
+        how = "run with fsdp_migrate.runtime"
         if report.form == "torch":
             how = "unchanged"
         parts.append(f"{runtime} {how}")
