@@ -6,7 +6,7 @@
 # make torches  training as under FSDP1 on older releases of torch
 # make gpu    the tests that need a GPU
 # make fixtures  the gallery of diffs, from the bundled programs
-# make lines  how long the code is, and what it may be
+# make lines  how long the code is, and which modules are too long
 # make dev    an editable install, and the commit hooks
 # make docs   the documentation as a site, in build/site
 # make clean  removes what was built
@@ -62,7 +62,7 @@ types: $(BIN)/mypy
 $(BIN)/mypy:
 	$(MAKE) $(STAMP)
 
-# Lines of code with comments and examples, by folder: a rule that needs more than there is room for belongs on the bridge.
+# Lines of code with comments, by folder: a report, which fails nothing.
 lines:
 	@$(PYTHON) benchmarks/lines.py
 

@@ -18,6 +18,7 @@ from fsdp_migrate.codemods.constructor.construction import (
 from fsdp_migrate.codemods.constructor.remarks import remarks
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, indentation, line_start, newline, read
+from fsdp_migrate.codemods.imports import WITHOUT_EFFECT
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.facts.names import CLASS
@@ -322,10 +323,15 @@ def _given(construction: Construction, model: str) -> str:
             item.text = model if name is None else f"{name}={model}"
         elif name in FORMER_NAMES:
             item.text = item.text.replace(name, FORMER_NAMES[name], 1)
-        elif name == "limit_all_gathers" or (name == "backward_prefetch" and not _is_none(value)):
+        elif name in WITHOUT_EFFECT and not _is_read_by_units(name, value):
             items.drop(item)
     code = items.code
     return code[len(file.source(call.func)) :].strip().removeprefix("(").removesuffix(")")
+
+
+def _is_read_by_units(name: str, value: ast.expr | ast.keyword) -> bool:
+    """Return whether the runtime does something with an argument that means nothing to `fully_shard`."""
+    return name == "use_orig_params" or (name == "backward_prefetch" and _is_none(value))
 
 
 def _is_none(keyword: ast.expr | ast.keyword) -> bool:

@@ -8,6 +8,7 @@ from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, SIGNATURE, Construction
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.edit.text import comments, comments_between
+from fsdp_migrate.codemods.imports import WITHOUT_EFFECT
 from fsdp_migrate.facts.file import NEWLINE
 
 
@@ -79,13 +80,12 @@ def remarks(
 
 _DIRECTIVE = re.compile(r"#\s*(noqa|type:|pyright:|mypy:|pylint:|pyre-|fmt:)", re.IGNORECASE)
 _OUT = re.compile(r"#\s*(\w+)\s*=\s*\S")
-_SILENT = ("backward_prefetch", "limit_all_gathers", "use_orig_params")
 
 
 def _goes(construction: Construction, argument: Argument) -> bool:
     """Whether nothing of an argument is left under FSDP2."""
     constant = construction.constant(argument.value)
-    return argument.name in _SILENT or constant is None or constant is False
+    return argument.name in WITHOUT_EFFECT or constant is None or constant is False
 
 
 def _is_about_call(comment: str) -> bool:

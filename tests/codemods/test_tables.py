@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from fsdp_migrate.codemods.assumptions import lines
-from fsdp_migrate.codemods.constructor import options, sharding
+from fsdp_migrate.codemods.constructor import options, rows, sharding
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
 from fsdp_migrate.codemods.constructor.rows import ROWS
+from fsdp_migrate.codemods.imports import WITHOUT_EFFECT
 from fsdp_migrate.codemods.uses import scaler, state_dicts
 from fsdp_migrate.facts import names
 from fsdp_migrate.runtime import units
@@ -83,6 +84,10 @@ def test_arguments_are_those_of_fsdp1() -> None:
     signature = inspect.signature(getattr(THEIRS[""], names.CLASS)).parameters
     assert tuple(signature) == SIGNATURE
     assert {"module", *ROWS} == set(SIGNATURE)
+
+
+def test_arguments_without_effect_are_known_to_all_that_leave_them_out() -> None:
+    assert {name for name, row in ROWS.items() if row.write is rows._no_effect} == {*WITHOUT_EFFECT}
     of_scaler = set(inspect.signature(THEIRS[".sharded_grad_scaler"].ShardedGradScaler).parameters)
     assert of_scaler - {"process_group"} == scaler._SAME
     fields = inspect.signature(THEIRS[""].MixedPrecision).parameters
