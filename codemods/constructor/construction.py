@@ -1,6 +1,7 @@
 """One call that makes units of FSDP1: how it is spelled, and its arguments by FSDP1's signature."""
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -26,6 +27,8 @@ SIGNATURE = tuple(
 # Spellings of torch 1.11 and of torch 2.0.
 FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters": "ignored_states"}
 
+# What a program says that runs on a CPU, too.
+ON_CPU = re.compile(r"""gloo|is_available\(\) else|else ["']cpu["']|device\(["']cpu["']\)""")
 # What makes units, as findings name it.
 DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
 PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"

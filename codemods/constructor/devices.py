@@ -10,7 +10,12 @@ import re
 from fsdp_migrate.codemods.constructor import empties
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, grouped
-from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction, constructions
+from fsdp_migrate.codemods.constructor.construction import (
+    ON_CPU,
+    AtRunTime,
+    Construction,
+    constructions,
+)
 from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_on_meta, is_real
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Binding, Imported
@@ -25,8 +30,6 @@ _CURRENT = {
     "torch.xpu.current_device",
     "torch.accelerator.current_device_index",
 }
-# What a program says that runs on a CPU, too.
-_ON_CPU = re.compile(r"""gloo|is_available\(\) else|else ["']cpu["']|device\(["']cpu["']\)""")
 _SETS_DEVICE = rb"\.set_device\(|set_device_ind"
 _SETTERS = ("set_device", "set_device_index", "set_device_idx")
 
@@ -61,7 +64,7 @@ def device_type(construction: Construction, code: Code) -> str:
             if [ast.unparse(each) for each in made.node.args] == ["'cpu'"]:
                 return '"cpu"'
             return f"{source}.type" if source.isidentifier() else '"cuda"'
-    if _ON_CPU.search(context.file.text):
+    if ON_CPU.search(context.file.text):
         code.imports.append(Import("torch", ""))
         return '"cuda" if torch.cuda.is_available() else "cpu"'
     return '"cuda"'

@@ -33,9 +33,8 @@ def find(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Ite
             message = f"Replaced by `{instead}`, which is the same: `MixedPrecisionPolicy` has no `buffer_dtype`."
             yield Found(precision.BUFFERS, read, Action.REWRITE, message, "", edits)
     if options.strategies is not None:
-        for found in _strategies(context, options.strategies):
-            if found.node not in gone:
-                yield found
+        found = [*_strategies(context, options.strategies), *_meshes(context, options.strategies)]
+        yield from (each for each in found if each.node not in gone)
 
 
 def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
@@ -60,6 +59,33 @@ def _strategies(context: Context, strategies: Strategies) -> Iterator[Found]:
         edits = lambda node=node, name=made.source: [context.replace(node, name)]  # noqa: E731
         found = Found(sharding.DYNAMIC, node, Action.REWRITE, _NAMED, "", edits)
         yield found._replace(removed=(made.enum,), of=_taking(context, node))
+
+
+def _meshes(context: Context, strategies: Strategies) -> Iterator[Found]:
+    """The strategies that become meshes, and the names that carry them."""
+    seen: set[ast.AST] = set()
+    for value, chosen in strategies.meshes.items():
+        own = _call_of(context, value)
+        for statement, (file, source) in chosen.statements.items():
+            if file is context.file and statement not in seen:
+                seen |= {statement, *statement.targets}
+                edits = lambda at=statement, source=source: [context.replace_statement(at, source)]  # noqa: E731
+                member = statement.value
+                message = "Replaced by the mesh of this strategy, which the constructor takes."
+                found = Found(sharding.DYNAMIC, member, Action.REWRITE, message, "", edits)
+                yield found._replace(imports=chosen.imports(statement), removed=(member,), of=own)
+        for name, (file, new) in chosen.names.items():
+            if file is context.file and name not in seen:
+                seen.add(name)
+                rename = lambda name=name, new=new: [context.replace(name, new)]  # noqa: E731
+                message = f"Renamed to `{new}`: it holds the mesh of the strategy."
+                yield Found(sharding.DYNAMIC, name, Action.REWRITE, message, "", rename, of=own)
+
+
+def _call_of(context: Context, value: ast.expr) -> ast.Call | None:
+    """The constructor of this file that is given a value."""
+    every = constructions(context)
+    return next((e.call for e in every if e.value("sharding_strategy") is value), None)
 
 
 def _taking(context: Context, made: ast.expr) -> ast.expr | None:

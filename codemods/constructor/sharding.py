@@ -5,18 +5,17 @@ are freed after forward. FSDP2 has an argument for each, `mesh` and `reshard_aft
 """
 
 import ast
-import re
 
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Choice, Condition, negated
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.devices import device_type, distributed
+from fsdp_migrate.codemods.constructor.meshes import is_of_all_ranks
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import RUNTIME, TORCH
 from fsdp_migrate.facts.scopes import Assigned
-from fsdp_migrate.facts.values import Value, value_of
 
 FULL_SHARD = Rule("FSDP101", "full-shard")
 SHARD_GRAD_OP = Rule("FSDP102", "shard-grad-op")
@@ -36,7 +35,6 @@ NAMELESS = (
     f"Then `fully_shard` raises, because the mesh has no names: add `{_DIMS}` where it is created."
 )
 _NO_PAIR = "Your mesh or process group is used, which is none for `_HYBRID_SHARD_ZERO2`: do not choose that here."
-_WORLD = re.compile(r"\bget_world_size\(\)|[\"']WORLD_SIZE[\"']")
 _DEVICE_MESH = "torch.distributed.device_mesh"
 
 _DEFAULT = "This is FSDP2's default: each unit except the root frees its parameters after forward."
@@ -71,6 +69,10 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
 
 def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     """`reshard_after_forward=` of the units below the root, and a mesh where not all ranks shard."""
+    strategies = code.rewritten.strategies
+    if strategies is not None and value in strategies.meshes:
+        code.shared["mesh"] = strategies.meshes[value].name
+        return "Replaced by `mesh`, which is made where the strategy was chosen."
     choice = _choice(construction, value, code)
     keeps = choice.is_among(_keeping(construction, choice))
     hybrid, whole = choice.is_among(_HYBRID), choice.is_among(("NO_SHARD",))
@@ -348,7 +350,7 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
         code.shared["mesh"] = source
         return f"Renamed to `mesh`.{needs_names}"
     mesh = construction.context.local("mesh", construction.call)
-    if code.whole is True and _is_of_all_ranks(construction, value):
+    if code.whole is True and is_of_all_ranks(construction, value):
         made = f"{mesh} = init_device_mesh({device_type(construction, code)}"
         code.above += _mesh_of_all(construction, False, True, made, code)
         code.imports.append(Import(_DEVICE_MESH, "init_device_mesh"))
@@ -369,23 +371,6 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
     code.imports.append(Import(_DEVICE_MESH, "DeviceMesh"))
     code.shared["mesh"] = mesh
     return f"Passed on as `mesh`.{needs_names}"
-
-
-def _is_of_all_ranks(construction: Construction, value: ast.expr) -> bool:
-    """Whether a mesh is None, which means all ranks, or made of as many ranks as there are."""
-    flow = construction.flow(value)
-    meshes = [each for each in (*flow.ends, *flow.outside) if not _is_none(each.node)]
-    return not flow.hidden and all(_has_all_ranks(construction, each) for each in meshes)
-
-
-def _has_all_ranks(construction: Construction, mesh: Value) -> bool:
-    program, file = construction.context.program, mesh.file
-    match mesh.node:
-        case ast.Call(func=function, args=[_, ast.Tuple(elts=[ranks])]):
-            made = value_of(program, file, ranks)
-            is_world = made is not None and _WORLD.search(file.source(made.node)) is not None
-            return is_world and f"{_DEVICE_MESH}.init_device_mesh" in program.dotted(function, file)
-    return False
 
 
 def _lacks_names(construction: Construction, value: ast.expr) -> bool:

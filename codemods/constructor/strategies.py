@@ -1,4 +1,4 @@
-"""Strategies that are translated where they are made, so that no constructor compares them with FSDP1's enum.
+"""Strategies that are translated where they are made, so that no constructor compares them with FSDP1's enum: names and meshes.
 
 `self.strategy = ShardingStrategy[config.strategy]` in `__init__` is `self.strategy = config.strategy`: the constructor compares
 names. As with other objects, that is so only if constructors alone read what carries the value.
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import Flow, key_of
+from fsdp_migrate.codemods.constructor.meshes import Chosen, chosen
 from fsdp_migrate.codemods.constructor.reads import read_elsewhere, whole_sets
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.values import Value
 
@@ -36,18 +37,24 @@ class Made:
 
 
 class Strategies:
-    """The strategies of a run that become names where they are made.
+    """The strategies of a run that become names or meshes where they are made.
 
     Attributes:
-        ends: the expressions that make them.
-        values: the arguments of constructors that take them.
+        ends: the expressions that make those that are names.
+        values: the arguments of constructors that take names.
+        meshes: the arguments of constructors that take meshes.
     """
 
     def __init__(self, program: Program, constructions: Sequence[Construction]) -> None:
         self.ends: dict[ast.expr, Made] = {}
         self.values: set[ast.expr] = set()
-        given = [(each, each.value("sharding_strategy")) for each in constructions]
-        flows = [(value, each.flow(value)) for each, value in given if value is not None]
+        self.meshes: dict[ast.expr, Chosen] = {}
+        given = {
+            value: each
+            for each in constructions
+            if (value := each.value("sharding_strategy")) is not None
+        }
+        flows = [(value, each.flow(value)) for value, each in given.items()]
         passed = {node for _, flow in flows for node in flow.passed}
         passed |= {value for value, _ in flows}
         kept = [each for each in flows if _is_named(program, *each, passed)]
@@ -57,6 +64,12 @@ class Strategies:
                 made = _named(program, end)
                 if made is not None:
                     self.ends[end.node] = made
+        found = {value: chosen(given[value], value, flow) for value, flow in flows}
+        kept = [each for each in flows if found[each[0]] and not _is_read(program, each[1], passed)]
+        for value, _ in whole_sets(flows, kept):
+            meshes = found[value]
+            if meshes is not None:
+                self.meshes[value] = meshes
 
 
 def _is_named(program: Program, value: ast.expr, flow: Flow, passed: set[ast.AST]) -> bool:
@@ -67,7 +80,31 @@ def _is_named(program: Program, value: ast.expr, flow: Flow, passed: set[ast.AST
         return False
     if not all(_named(program, end) is not None or _is_none(end.node) for end in flow.ends):
         return False
-    return all(read_elsewhere(program, carrier, passed) == [] for carrier in flow.carriers)
+    return not _is_read(program, flow, passed)
+
+
+def _is_read(program: Program, flow: Flow, passed: set[ast.AST]) -> bool:
+    """Whether something else than a constructor reads what carries a value."""
+    return any(
+        read_elsewhere(program, carrier, passed) != [] or not _is_only_called(program, carrier)
+        for carrier in flow.carriers
+    )
+
+
+def _is_only_called(program: Program, carrier: Value) -> bool:
+    """Whether a function that hands a value on is called wherever it is named, in files that are read."""
+    if not isinstance(carrier.node, ast.Call):
+        return True
+    name = last_name(carrier.node.func)
+    known = {str(file.path) for file in program.files}
+    if not program.tree.having(rb"\b%s\b" % name.encode()) <= known:
+        return False
+    named = [
+        file.parents[each]
+        for file in program.files
+        for each in (*file.loads.get(name, ()), *file.attributes.get(name, ()))
+    ]
+    return all(isinstance(each, ast.Call) and last_name(each.func) == name for each in named)
 
 
 def _named(program: Program, end: Value) -> Made | None:

@@ -367,6 +367,14 @@ class Named:
         )
 
 
+def chosen_strategy(args):
+    if args.name == "ddp":
+        strategy = ShardingStrategy.NO_SHARD
+    else:
+        strategy = ShardingStrategy.FULL_SHARD
+    return strategy
+
+
 def strategy_of(args):
     return getattr(ShardingStrategy, args.name)
 
@@ -410,6 +418,11 @@ from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
             "args = SimpleNamespace(own=True)\nif args.own:\n    layers = {Block}\nelse:\n    layers = {nn.Linear}\n"
             "policy = partial(transformer_auto_wrap_policy, transformer_layer_cls=layers)\n"
             "model = FSDP(Transformer(), auto_wrap_policy=policy)",
+        ),
+        "a_strategy_that_a_function_chooses": (
+            "Replicas, by a function that chooses among meshes of two kinds.",
+            "args = SimpleNamespace(name='ddp', backend='gloo')\nchosen = chosen_strategy(args)\n"
+            f"model = FSDP(Transformer(), {BLOCKS}, sharding_strategy=chosen)",
         ),
         "units_in_a_loop": (
             "Layers that are wrapped one by one, before the model.",
