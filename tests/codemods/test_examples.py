@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from fsdp_migrate.engine import analyse as analyse_files
 from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.report import Report
 from fsdp_migrate.requirements.check import add_requirements
 from fsdp_migrate.requirements.places import kind_of
@@ -75,11 +77,23 @@ def test_example_becomes_what_it_says(rule: Rule, example: Example) -> None:
     assert after == (example.before if example.after is None else example.after)
 
 
+def _severities_in(message: str) -> Collection[Severity]:
+    """The severities that fit the words of a message."""
+    if message.startswith("Raises"):
+        return [Severity.RAISES]
+    if "silently" in message or "without an error" in message:
+        return [Severity.SILENT]
+    return [*Severity]
+
+
 @pytest.mark.parametrize(("rule", "example"), SPEAKING)
 def test_rule_speaks_of_its_example(rule: Rule, example: Example) -> None:
     report, _ = analyse(example.before, example.form, example.file)
     own = [finding for finding in report.findings if finding.code == rule.code]
     assert own
+    for finding in report.findings:
+        if finding.action is Action.MANUAL:
+            assert finding.severity in _severities_in(finding.message), finding
     assert any(example.message in f"{finding.construct} {finding.message}" for finding in own)
 
 
