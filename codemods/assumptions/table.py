@@ -50,8 +50,9 @@ ASSUMPTIONS = (
         "batch_norm",
         Severity.SILENT,
         "no unit in low precision contains a BatchNorm",
-        "FSDP1 kept BatchNorm in float32, FSDP2 runs it in low precision. If a unit has one, shard the BatchNorm by itself "
-        "with `MixedPrecisionPolicy()`, or use `--form auto`",
+        "FSDP1 kept BatchNorm in float32 if it had a policy, and ran it in low precision without one; FSDP2 runs its "
+        "weights in low precision. If a unit has one, shard the BatchNorm by itself with `MixedPrecisionPolicy()`, or use "
+        "`--form auto`",
         "",
     ),
     Assumption(
@@ -124,6 +125,14 @@ ASSUMPTIONS = (
         "functions passed to `model.apply` do not read parameters",
         "they now see shards, where FSDP1 gathered whole parameters for them",
         "whole_in_apply",
+    ),
+    Assumption(
+        "not_reduced",
+        Severity.SILENT,
+        "each accumulation under `no_sync` ends in a step, and no code reads gradients before that",
+        "FSDP2 keeps gradients that are not reduced where `zero_grad()` does not clear them and `p.grad` does not show them. "
+        "Set `set_requires_gradient_sync(True)` for the last batch, or use `--form auto`",
+        "",
     ),
     Assumption(
         "root_inputs",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand import means_the_same as words
 from fsdp_migrate.codemods.by_hand import names_used
-from fsdp_migrate.codemods.by_hand.flows import Flow
+from fsdp_migrate.codemods.by_hand.flows import Flow, functions
 from fsdp_migrate.codemods.by_hand.kinds import (
     AT,
     AT_KEY,
@@ -217,7 +217,7 @@ def _called_on(
     flow: Flow, function: ast.expr, call: ast.Call, kind: Kind, place: int
 ) -> Iterator[Leak]:
     """What a function of the file does with the items that it is called on, as its argument at a place."""
-    for made in flow.functions(function, call):
+    for made in functions(flow.context, function):
         at = place + is_method(made)
         if -len(made.args.args) <= at < len(made.args.args):
             yield from flow.argument(made.args.args[at], ITEM.get(kind))

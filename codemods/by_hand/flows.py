@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator
 
 from fsdp_migrate.codemods.by_hand import means_the_same as words
 from fsdp_migrate.codemods.by_hand.clean_names import is_clean
-from fsdp_migrate.codemods.by_hand.kinds import COMPREHENSIONS, ITEM, ITEMS, SEVERAL, Kind, Leak
+from fsdp_migrate.codemods.by_hand.kinds import (
+    COMPREHENSIONS,
+    ITEM,
+    ITEMS,
+    ONE_MODULE,
+    SEVERAL,
+    Kind,
+    Leak,
+)
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import given, is_method, last_name, root_of
 from fsdp_migrate.facts.scopes import Parameter
@@ -74,7 +82,7 @@ class Flow:
         if isinstance(parent, ast.IfExp):
             return node is not parent.test
         if isinstance(parent, ast.BinOp):
-            return isinstance(parent.op, ast.Add) and kind is not Kind.MODULE
+            return isinstance(parent.op, ast.Add) and kind not in ONE_MODULE
         if isinstance(parent, COMPREHENSIONS):
             return parent.elt is node
         return isinstance(parent, ast.Starred | ast.Await | ast.List)
@@ -110,6 +118,8 @@ class Flow:
             if kind is Kind.PARAMETER:
                 is_named = isinstance(target.slice, ast.Name)
                 kind = Kind.BY_NAME if is_named else Kind.OWN
+            elif kind is Kind.PARAMETERS:
+                kind = Kind.LISTS
             target = target.value
         for read in self.reads(target):
             if not _is_stored_into(self.file.parents[read], read):
@@ -119,10 +129,10 @@ class Flow:
         """Where a variable is read, or an attribute of `self` in its class."""
         if isinstance(target, ast.Name):
             yield from self.file.reads(target)
-        elif _is_own(target):
+        elif is_own(target):
             cls = self.file.enclosing_class(target)
             for read in self.file.attributes.get(last_name(target), ()):
-                if _is_own(read) and isinstance(read.ctx, ast.Load):
+                if is_own(read) and isinstance(read.ctx, ast.Load):
                     if self.file.enclosing_class(read) is cls:
                         yield read
 
@@ -156,7 +166,7 @@ class Flow:
 
     def into(self, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[Leak]:
         """What functions of the same file do with an argument; those of others read what they are given."""
-        made = self.functions(call.func, call)
+        made = functions(self.context, call.func)
         for function in made:
             for argument in (
                 *function.args.posonlyargs,
@@ -183,23 +193,6 @@ class Flow:
         bindings = self.file.bindings(name)
         return isinstance(name, ast.Name) and not any(isinstance(b, Parameter) for b in bindings)
 
-    def functions(
-        self, name: ast.expr, call: ast.Call
-    ) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-        """The functions of the same file that a name can mean, methods by theirs."""
-        made = self.context.program.definition(name, self.file)
-        if made is not None:
-            if made.file is not self.file:
-                return []
-            return [made.node] if not isinstance(made.node, ast.ClassDef) else _made_by(made.node)
-        if not isinstance(name, ast.Attribute) or self.context.dotted(name):
-            return []
-        return [
-            each
-            for each in self.file.of(ast.FunctionDef)
-            if each.name == name.attr and is_method(each)
-        ]
-
     def argument(self, argument: ast.arg, kind: Kind | None) -> Iterator[Leak]:
         """What a function does with an argument."""
         for read in self.file.loads.get(argument.arg, ()):
@@ -221,6 +214,22 @@ class Flow:
         return any(".optim." in path for path in self.context.dotted(root or call.func))
 
 
+def functions(context: Context, name: ast.expr) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """The functions of the same file that a name can mean, methods by theirs."""
+    made = context.program.definition(name, context.file)
+    if made is not None:
+        if made.file is not context.file:
+            return []
+        return [made.node] if not isinstance(made.node, ast.ClassDef) else _made_by(made.node)
+    if not isinstance(name, ast.Attribute) or context.dotted(name):
+        return []
+    return [
+        each
+        for each in context.file.of(ast.FunctionDef)
+        if each.name == name.attr and is_method(each)
+    ]
+
+
 def _made_by(cls: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     """What is called with the arguments for an object of a class."""
     return [
@@ -234,7 +243,7 @@ def _only_shows(function: str) -> bool:
     return hasattr(builtins, function) or any(word in function.lower() for word in known)
 
 
-def _is_own(target: ast.AST) -> bool:
+def is_own(target: ast.AST) -> bool:
     """`self.parameters_to_train`."""
     return isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self"
 

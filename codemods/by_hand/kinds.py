@@ -12,6 +12,8 @@ class Kind(Enum):
     NAMED = "pairs of a name and a parameter"
     BY_NAME = "a dictionary of parameters by their names"
     OWN = "a dictionary of parameters by other keys"
+    LISTS = "several lists of parameters"
+    LISTS_BY_KEY = "pairs of a key and a list of parameters"
     NAMES = "names"
     PAIR = "a name and a parameter"
     PARAMETER = "a parameter"
@@ -20,6 +22,10 @@ class Kind(Enum):
     NAMED_MODULES = "pairs of a name and a module"
     NAMED_MODULE = "a name and a module"
     MODULE = "a module"
+    ALL = "modules from among all, which wrappers were as well"
+    NAMED_ALL = "pairs of a name and a module from among all"
+    ONE_OF_ALL = "a module from among all"
+    NAMED_ONE = "a name and a module from among all"
     STATES = "an optimizer's states by parameter"
     STATE_OF_EACH = "an optimizer's states"
     STATE = "an optimizer's state of one parameter"
@@ -41,9 +47,14 @@ ITEMS: dict[Kind, tuple[Kind | None, ...]] = {
     Kind.NAMED: (Kind.NAME, Kind.PARAMETER),
     Kind.BY_NAME: (Kind.NAME,),
     Kind.OWN: (None, Kind.PARAMETER),
+    Kind.LISTS: (Kind.PARAMETERS,),
+    Kind.LISTS_BY_KEY: (None, Kind.PARAMETERS),
     Kind.NAMES: (Kind.NAME,),
     Kind.MODULES: (Kind.MODULE,),
     Kind.NAMED_MODULES: (Kind.NAME, Kind.MODULE),
+    Kind.MODULE: (Kind.MODULE,),  # a container of modules
+    Kind.ALL: (Kind.ONE_OF_ALL,),
+    Kind.NAMED_ALL: (Kind.NAME, Kind.ONE_OF_ALL),
     Kind.STATE_OF_EACH: (Kind.STATE,),
     Kind.STATES: (None, Kind.STATE),
     Kind.STATE: (None, Kind.PARAMETER),
@@ -53,19 +64,28 @@ ITEMS: dict[Kind, tuple[Kind | None, ...]] = {
 ITEM = {
     Kind.NAMED: Kind.PAIR,
     Kind.NAMED_MODULES: Kind.NAMED_MODULE,
+    Kind.NAMED_ALL: Kind.NAMED_ONE,
     **{kind: parts[0] for kind, parts in ITEMS.items() if len(parts) == 1},
 }
-PARTS = {Kind.PAIR: (Kind.NAME, Kind.PARAMETER), Kind.NAMED_MODULE: (Kind.NAME, Kind.MODULE)}
+PARTS = {
+    Kind.PAIR: (Kind.NAME, Kind.PARAMETER),
+    Kind.NAMED_MODULE: (Kind.NAME, Kind.MODULE),
+    Kind.NAMED_ONE: (Kind.NAME, Kind.ONE_OF_ALL),
+}
 # What an index or a key gives.
 AT = {
     Kind.PARAMETERS: Kind.PARAMETER,
     Kind.NAMED: Kind.PAIR,
     Kind.BY_NAME: Kind.PARAMETER,
     Kind.OWN: Kind.PARAMETER,
+    Kind.LISTS: Kind.PARAMETERS,
     Kind.NAMES: Kind.NAME,
     Kind.MODULES: Kind.MODULE,
     Kind.NAMED_MODULES: Kind.NAMED_MODULE,
     Kind.MODULE: Kind.MODULE,
+    Kind.ALL: Kind.ONE_OF_ALL,
+    Kind.NAMED_ALL: Kind.NAMED_ONE,
+    Kind.ONE_OF_ALL: Kind.MODULE,
     Kind.STATES: Kind.STATE,
     Kind.STATE_OF_EACH: Kind.STATE,
     Kind.STATE: Kind.PARAMETER,
@@ -99,15 +119,22 @@ GIVES: dict[Kind, dict[str, Kind]] = {
         "popleft": Kind.PARAMETER,
         "values": Kind.PARAMETERS,
     },
+    Kind.LISTS: {
+        "get": Kind.PARAMETERS,
+        "items": Kind.LISTS_BY_KEY,
+        "pop": Kind.PARAMETERS,
+        "values": Kind.LISTS,
+    },
     Kind.NAMED: {"pop": Kind.PAIR, "popleft": Kind.PAIR},
     Kind.MODULES: {"pop": Kind.MODULE, "popleft": Kind.MODULE},
+    Kind.ALL: {"pop": Kind.ONE_OF_ALL, "popleft": Kind.ONE_OF_ALL},
     Kind.MODULE: {
         "children": Kind.MODULES,
         "get_parameter": Kind.PARAMETER,
         "get_submodule": Kind.MODULE,
-        "modules": Kind.MODULES,
+        "modules": Kind.ALL,
         "named_children": Kind.NAMED_MODULES,
-        "named_modules": Kind.NAMED_MODULES,
+        "named_modules": Kind.NAMED_ALL,
         "named_parameters": Kind.NAMED,
         "parameters": Kind.PARAMETERS,
     },
@@ -115,10 +142,16 @@ GIVES: dict[Kind, dict[str, Kind]] = {
     Kind.STATE: {"get": Kind.PARAMETER, "items": Kind.STATE, "values": Kind.PARAMETERS},
 }
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.GeneratorExp
-OF_MODULES = frozenset({Kind.MODULES, Kind.NAMED_MODULES})
+OF_MODULES = frozenset({Kind.MODULES, Kind.NAMED_MODULES, Kind.ALL, Kind.NAMED_ALL})
+ONE_MODULE = frozenset({Kind.MODULE, Kind.ONE_OF_ALL})
 OF_PARAMETERS = frozenset({Kind.PARAMETERS, Kind.NAMED, Kind.BY_NAME, Kind.OWN})
 BY_KEY = frozenset(
     {Kind.BY_NAME, Kind.OWN, Kind.STATES, Kind.STATE, Kind.GROUPS, Kind.GROUP, Kind.STATE_DICT}
 )
 # What several of them are.
-SEVERAL = {Kind.PARAMETER: Kind.PARAMETERS, Kind.NAME: Kind.NAMES, Kind.MODULE: Kind.MODULES}
+SEVERAL = {
+    Kind.PARAMETER: Kind.PARAMETERS,
+    Kind.NAME: Kind.NAMES,
+    Kind.MODULE: Kind.MODULES,
+    Kind.ONE_OF_ALL: Kind.ALL,
+}

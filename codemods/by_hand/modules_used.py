@@ -3,36 +3,51 @@
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.by_hand import child_tests, containers_used
 from fsdp_migrate.codemods.by_hand import means_the_same as words
 from fsdp_migrate.codemods.by_hand.flows import Flow
-from fsdp_migrate.codemods.by_hand.kinds import COMPREHENSIONS, GIVES, Kind, Leak
+from fsdp_migrate.codemods.by_hand.kinds import COMPREHENSIONS, GIVES, SEVERAL, Kind, Leak
 from fsdp_migrate.facts.file import last_name
 
 
-def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:
+def uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Leak]:
     if isinstance(parent, ast.Attribute):
-        yield from _asked_of_module(flow, parent)
+        yield from _asked_of_module(flow, parent, kind)
     elif isinstance(parent, ast.Call) and node is not parent.func:
-        name = last_name(parent.func)
-        if name == "type":
-            yield from _class(flow, parent)
-        elif name == "getattr" and len(parent.args) > 1:
-            yield from _named(flow, parent, getattr(parent.args[1], "value", ""))
-        elif name == "setattr":
-            pass
-        elif name in words.APPENDING and isinstance(parent.func, ast.Attribute):
-            yield from flow.kept(parent.func.value, Kind.MODULES)
-        else:
-            yield from flow.into(node, parent, Kind.MODULE)
+        yield from _given(flow, node, parent, kind)
+    elif isinstance(parent, ast.For | ast.AsyncFor | ast.comprehension) and parent.iter is node:
+        yield from flow.bound(parent.target, Kind.MODULES)
+    elif isinstance(parent, ast.Match) and kind is Kind.MODULE:
+        yield from child_tests.matched(flow, node, parent)
     elif isinstance(parent, ast.List | ast.Set | COMPREHENSIONS):
-        yield from flow.leaks(parent, Kind.MODULES)
+        yield from flow.leaks(parent, SEVERAL[kind])
     elif isinstance(parent, ast.Subscript) and parent.value is node:
         yield from flow.leaks(parent, Kind.MODULE)
     else:
-        yield from flow.passed_on(node, parent, Kind.MODULE)
+        yield from flow.passed_on(node, parent, kind)
 
 
-def _asked_of_module(flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
+def _given(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[Leak]:
+    """A module, or a container of modules, that a function is given."""
+    name = last_name(call.func)
+    if name == "type":
+        yield from _class(flow, call)
+    elif name == "getattr" and len(call.args) > 1:
+        yield from named(flow, call, getattr(call.args[1], "value", ""))
+    elif name == "setattr":
+        return
+    elif name in words.APPENDING and isinstance(call.func, ast.Attribute):
+        yield from flow.kept(call.func.value, SEVERAL[kind])
+    elif name in words.SAME | words.ITERATING:
+        yield from containers_used.uses(flow, node, call, SEVERAL[kind])
+    else:
+        if kind is Kind.MODULE:
+            yield from child_tests.given(flow, call)
+        if name != "isinstance":
+            yield from flow.into(node, call, kind)
+
+
+def _asked_of_module(flow: Flow, asked: ast.Attribute, kind: Kind) -> Iterator[Leak]:
     call = flow.context.call_of(asked)
     if asked.attr in {"__class__", "_get_name"}:
         if flow.context.form == "torch":  # `like_fsdp1` keeps what they answer
@@ -40,16 +55,18 @@ def _asked_of_module(flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
     elif asked.attr in words.DRAWS_MODULE and call is not None:
         yield Leak(call, "drawn")
     elif asked.attr in {"eval", "to", "train"} and call is not None:
-        yield from flow.leaks(call, Kind.MODULE)
+        yield from flow.leaks(call, kind)
+    elif asked.attr == "values" and call is not None:  # of a dictionary of modules
+        yield from flow.leaks(call, Kind.MODULES)
     elif asked.attr in GIVES[Kind.MODULE] and call is not None:
         yield from flow.leaks(call, GIVES[Kind.MODULE][asked.attr])
     elif asked.attr == "requires_grad_" and call is not None:
         yield from [Leak(call, "freeze")] if flow.were_flat else []
     elif isinstance(asked.ctx, ast.Load) and call is None:
-        yield from _named(flow, asked, asked.attr)
+        yield from named(flow, asked, asked.attr)
 
 
-def _named(flow: Flow, taken: ast.expr, name: object) -> Iterator[Leak]:
+def named(flow: Flow, taken: ast.expr, name: object) -> Iterator[Leak]:
     """An attribute of a module: a parameter by its usual names, its table of parameters, or what may be a module."""
     if name in {"weight", "bias"}:
         yield from flow.leaks(taken, Kind.PARAMETER)

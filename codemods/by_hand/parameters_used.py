@@ -18,6 +18,8 @@ def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:
         yield Leak(parent, "value")
     elif isinstance(parent, ast.BinOp | ast.UnaryOp):
         yield from flow.leaks(parent, Kind.PARAMETER)
+    elif isinstance(parent, ast.Compare):
+        yield from _compared(flow, node, parent)
     elif isinstance(parent, ast.Subscript) and parent.value is node:
         yield Leak(parent, "value")
     elif isinstance(parent, ast.List | ast.Set | COMPREHENSIONS):
@@ -26,13 +28,46 @@ def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:
         yield from flow.passed_on(node, parent, Kind.PARAMETER)
 
 
+def _compared(flow: Flow, node: ast.expr, compare: ast.Compare) -> Iterator[Leak]:
+    """`p.grad is None`, where that is counted, listed or refused; to leave such a parameter out gives the same."""
+    match compare:
+        case ast.Compare(ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            is_gradient = isinstance(node, ast.Attribute) and node.attr == "grad"
+            if is_gradient and not _leaves_out(flow, compare):
+                yield Leak(compare, "gradient")
+
+
+def _leaves_out(flow: Flow, test: ast.expr) -> bool:
+    """Whether a test only leaves a parameter out, or gives it a gradient."""
+    around = flow.file.parents[test]
+    while isinstance(around, ast.BoolOp):
+        around = flow.file.parents[around]
+    if isinstance(around, ast.If):
+        return all(map(_does_nothing, around.body))
+    is_listed = isinstance(around, ast.comprehension | COMPREHENSIONS | ast.DictComp)
+    return not is_listed
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Continue() | ast.Pass() | ast.Return():
+            return True
+        case ast.Assign(targets=[ast.Attribute(attr="grad")]):
+            return True
+    return False
+
+
 def _asked(flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
     """What is asked of a parameter, or done to it."""
     call = flow.context.call_of(asked)
     freezes = asked.attr == "requires_grad_" or isinstance(asked.ctx, ast.Store)
     if freezes and asked.attr.startswith("requires_grad"):
-        if flow.were_flat and not _is_of_whole_model(flow, asked):
-            yield Leak(asked, "freeze")
+        if flow.were_flat:
+            is_of_part = not _is_of_whole_model(flow, asked)
+            if is_of_part:
+                yield Leak(asked, "freeze")
+            elif is_toggled(flow, asked):
+                yield Leak(asked, "toggle")
     elif asked.attr in words.ELEMENTWISE and isinstance(asked.ctx, ast.Load):
         yield from flow.leaks(call or asked, Kind.PARAMETER)
     elif asked.attr in words.TRANSPOSED:
@@ -48,9 +83,20 @@ def _is_of_whole_model(flow: Flow, asked: ast.Attribute) -> bool:
             return False
         if isinstance(around, ast.For):
             method = getattr(around.iter, "func", None)
-            is_taken = isinstance(method, ast.Attribute) and method.attr == "parameters"
-            return is_taken and flow.context.can_be_model(method.value)  # type: ignore[union-attr]
+            if not isinstance(method, ast.Attribute) or method.attr != "parameters":
+                return False
+            is_own = isinstance(method.value, ast.Name) and method.value.id == "self"
+            return is_own or flow.context.can_be_model(method.value)
     return False
+
+
+def is_toggled(flow: Flow, asked: ast.Attribute) -> bool:
+    """Whether `p.requires_grad = trains`, or `model.requires_grad_(trains)`, sets now one and now the other."""
+    call = flow.context.call_of(asked)
+    if call is not None:
+        return bool(call.args) and not isinstance(call.args[0], ast.Constant)
+    statement = flow.file.parents[asked]
+    return isinstance(statement, ast.Assign) and not isinstance(statement.value, ast.Constant)
 
 
 def _given_one(flow: Flow, node: ast.expr, call: ast.Call) -> Iterator[Leak]:

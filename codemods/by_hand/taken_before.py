@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fsdp_migrate.codemods.by_hand import means_the_same as words
+from fsdp_migrate.codemods.by_hand.flows import functions, is_own
 from fsdp_migrate.codemods.by_hand.taken_out import RULE, shards
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models_by_argument import where_original
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.facts.file import is_method, last_name, root_of
-from fsdp_migrate.facts.scopes import Parameter
+from fsdp_migrate.facts.file import given, is_method, last_name, root_of, words_in
+from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.values import within
 from fsdp_migrate.findings import Action
 
 _KEYS = "Has parameters from before sharding as keys, and the sharded model has others. Make it after sharding, or use names."
@@ -66,11 +68,36 @@ def _held(context: Context, sharding: ast.Call) -> Iterator[Held]:
             if name in {"parameters", "named_parameters"}:
                 taken = context.call_of(attribute)
             if taken is not None and _is_before(context, attribute.value, sharding):
-                for held in _kept(context, taken, as_keys=False):
-                    key = ast.dump(held.target), held.as_keys
+                held = [*_kept(context, taken, as_keys=False)]
+                if taken is attribute:
+                    held += _item(context, attribute)
+                for each in (
+                    *held,
+                    *(given for one in held for given in _given_back(context, one)),
+                ):
+                    key = ast.dump(each.target), context.file.function(each.target), each.as_keys
                     if key not in seen:
                         seen.add(key)
-                        yield held
+                        yield each
+
+
+def _given_back(context: Context, held: Held) -> Iterator[Held]:
+    """What the calls of a function bind to a variable of it that it returns, by itself or among others."""
+    function = context.file.function(held.target)
+    for read in context.file.reads(held.target) if isinstance(held.target, ast.Name) else ():
+        parent = context.file.parents[read]
+        path: tuple[int, ...] = ()
+        if isinstance(parent, ast.Tuple):
+            path = (parent.elts.index(read),)
+            parent = context.file.parents[parent]
+        if not isinstance(parent, ast.Return):
+            continue
+        for call in context.file.calls.get(getattr(function, "name", ""), ()):
+            statement = context.file.parents[call]
+            for target in statement.targets if isinstance(statement, ast.Assign) else ():
+                bound, is_it = within(target, path)
+                if is_it and isinstance(bound, ast.Name | ast.Attribute):
+                    yield Held(bound, held.as_keys)
 
 
 def _is_before(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
@@ -85,6 +112,8 @@ def _is_before(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
                 given = context.models.arguments(binding.function, binding, file)
                 if any(_is_given_above(context, value, sharding) for _, value in given):
                     return True
+    if _is_made_in(context, owner, sharding):
+        return True
     own, whole = file.enclosing_class(owner), file.enclosing_class(sharding)
     if own is not None and own is whole and ast.unparse(module).startswith("self."):
         method = file.function(owner)
@@ -92,6 +121,29 @@ def _is_before(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
             names = [module, *_stored(context, own, module)]
             return any(_is_of(context, owner, each) for each in names)
     return False
+
+
+def _is_made_in(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
+    """Whether an expression is of the module in the function that makes it: `net, names = build()`."""
+    file, function = context.file, context.file.function(owner)
+    for binding in file.bindings(sharding.args[0]):
+        call = getattr(binding, "value", None)
+        if not isinstance(binding, Assigned) or not isinstance(call, ast.Call):
+            continue
+        made = context.program.definition(call.func, file)
+        if made is None or made.node is not function:
+            continue
+        for returned in _returned_by(context, made.node):
+            value, _ = within(returned, binding.path)
+            if _is_of(context, owner, value):
+                return True
+    return False
+
+
+def _returned_by(context: Context, function: ast.AST) -> Iterator[ast.expr]:
+    for statement in context.file.of(ast.Return):
+        if statement.value is not None and context.file.function(statement) is function:
+            yield statement.value
 
 
 def _is_given_above(context: Context, value: ast.expr, sharding: ast.Call) -> bool:
@@ -174,9 +226,12 @@ def _targets(context: Context, node: ast.expr, parent: ast.AST) -> list[ast.expr
 
 
 def _looped(context: Context, loop: ast.For | ast.comprehension) -> Iterator[ast.Name]:
-    """Where the variables of a loop are read in it."""
+    """Where the variables of a loop are read in it, but for the names beside parameters."""
     region = loop if isinstance(loop, ast.For) else context.file.parents[loop]
-    for name in ast.walk(loop.target):
+    target = loop.target
+    if isinstance(target, ast.Tuple) and "named_parameters" in words_in(loop.iter):
+        target = target.elts[-1]
+    for name in ast.walk(target):
         for read in context.file.reads(name) if isinstance(name, ast.Name) else ():
             if any(each is region for each in context.file.ancestors(read)):
                 yield read
@@ -189,6 +244,15 @@ def _given(context: Context, call: ast.Call, as_keys: bool) -> Iterator[Held]:
     elif isinstance(call.func, ast.Attribute) and call.func.attr in {"extend", "update"}:
         if isinstance(call.func.value, ast.Name | ast.Attribute):
             yield Held(call.func.value, as_keys)
+    elif not _IDENTITY.isdisjoint(_applied(call)):
+        yield from _kept(context, call, as_keys=True)
+
+
+def _applied(call: ast.Call) -> list[str]:
+    """The function that a call is of, and the one that it maps."""
+    if last_name(call.func) == "map":
+        return [last_name(each) for each in call.args[:1]]
+    return [last_name(call.func)]
 
 
 def _returned(context: Context, statement: ast.Return, as_keys: bool) -> Iterator[Held]:
@@ -217,12 +281,23 @@ def _item(context: Context, read: ast.expr) -> Iterator[Held]:
             yield from _kept(context, table, as_keys=True)
     elif isinstance(parent, ast.Call):
         yield from _added(node, parent, is_identity)
+        yield from _stored_by(context, node, parent)
     elif isinstance(parent, ast.DictComp):
         yield from _kept(context, parent, as_keys=parent.key is node)
     elif isinstance(parent, ast.SetComp):
         yield from _kept(context, parent, as_keys=True)
     elif isinstance(parent, ast.ListComp | ast.GeneratorExp) and parent.elt is node:
         yield from _kept(context, parent, as_keys=is_identity)
+    else:
+        yield from _stored_at(node, parent, is_identity)
+
+
+def _stored_at(node: ast.expr, parent: ast.AST, is_identity: bool) -> Iterator[Held]:
+    """`groups[p] = value`, where a parameter is the key, and `tensors[name] = p`."""
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Subscript):
+        owner = parent.targets[0].value
+        if parent.value is node and isinstance(owner, ast.Name | ast.Attribute):
+            yield Held(owner, is_identity)
     elif isinstance(parent, ast.Subscript) and parent.slice is node:
         if isinstance(parent.ctx, ast.Store) and isinstance(parent.value, ast.Name | ast.Attribute):
             yield Held(parent.value, True)
@@ -236,6 +311,35 @@ def _added(node: ast.expr, call: ast.Call, is_identity: bool) -> Iterator[Held]:
             yield Held(owner, is_identity or name == "add")
 
 
+def _stored_by(context: Context, node: ast.expr, call: ast.Call) -> Iterator[Held]:
+    """What a method of the file puts an argument into, of its object: `self.items[name] = tensor`."""
+    for function in functions(context, call.func):
+        for argument in function.args.args:
+            if given(call, function, argument.arg) is node:
+                for read in _reads_of(context, argument):
+                    yield from (held for held in _put(context, read) if is_own(held.target))
+
+
+def _reads_of(context: Context, argument: ast.arg) -> list[ast.Name]:
+    """Where a function reads a parameter, in the order of the source."""
+    reads = [
+        read
+        for read in context.file.loads.get(argument.arg, ())
+        if any(getattr(each, "argument", None) is argument for each in context.file.bindings(read))
+    ]
+    return sorted(reads, key=lambda each: (each.lineno, each.col_offset))
+
+
+def _put(context: Context, read: ast.expr) -> Iterator[Held]:
+    """What a statement puts a value into."""
+    parent = context.file.parents[read]
+    yield from _stored_at(read, parent, False)
+    if isinstance(parent, ast.Call):
+        yield from _added(read, parent, False)
+    for target in _targets(context, read, parent):
+        yield Held(target, False)
+
+
 def _holds(parent: ast.AST, node: ast.expr) -> bool:
     """Whether an expression is made of a part as it is."""
     if isinstance(parent, ast.ListComp | ast.SetComp | ast.GeneratorExp):
@@ -247,10 +351,26 @@ def _holds(parent: ast.AST, node: ast.expr) -> bool:
 
 def _first_behind(context: Context, held: Held, sharding: ast.Call) -> Iterator[ast.expr]:
     """The first place where a variable is read when the module is sharded."""
+    maker = context.file.function(held.target)
+    if isinstance(held.target, ast.Name) and maker is not None:
+        if maker not in context.file.ancestors(sharding):
+            return  # it is gone then, unless it is returned
     reads = [read for read in _reads(context, held.target) if _is_behind(context, read, sharding)]
     reads = [read for read in reads if not _is_only_stored(context, read)]
     if reads:
-        yield min(reads, key=lambda read: (read.lineno, read.col_offset))
+        first = min(reads, key=lambda read: (read.lineno, read.col_offset))
+        yield next(_inside(context, first), first)
+
+
+def _inside(context: Context, read: ast.expr) -> Iterator[ast.expr]:
+    """Where the function of the file that is given a variable reads it first."""
+    call = context.file.parents[read]
+    if not isinstance(call, ast.Call):
+        return
+    for function in functions(context, call.func):
+        for argument in (*function.args.args, *function.args.kwonlyargs):
+            if given(call, function, argument.arg) is read:
+                yield from _reads_of(context, argument)
 
 
 def _reads(context: Context, target: ast.expr) -> Iterator[ast.expr]:

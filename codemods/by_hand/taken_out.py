@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand import containers_used, modules_used, names_used, parameters_used
+from fsdp_migrate.codemods.by_hand import means_the_same as words
 from fsdp_migrate.codemods.by_hand.flows import Flow
 from fsdp_migrate.codemods.by_hand.kinds import GIVES, Kind, Leak
 from fsdp_migrate.codemods.by_hand.means_the_same import DRAWS_MODULE, OF_MODULE
@@ -18,6 +19,7 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import given, last_name, values_given
 from fsdp_migrate.facts.models import INNER
+from fsdp_migrate.facts.program import Definition, is_module
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.findings import Action
 
@@ -39,6 +41,12 @@ USES = {
     "Test for the name without it.",
     "class": "Looks up the exact class of a module, which is a new class for a sharded module. "
     "Look it up with `isinstance`.",
+    "gradient": "Is true of other parameters now. Under FSDP1 a parameter without a shard on this rank had no gradient; "
+    "FSDP2 has one for each that was used.",
+    "toggle": "Freezes and trains a whole model in turn. FSDP1's flat parameters did not train in the same way then: "
+    "compare the losses.",
+    "child": "Now matches the module itself. Under FSDP1 a child that was a unit was found as its wrapper, which is of no such "
+    "class, so another branch ran for it.",
     "children": "Now finds the children themselves. Under FSDP1 the wrapper was one more level between a unit and its "
     "children: check the depth.",
 }
@@ -49,6 +57,9 @@ USES = {
         "attrgetter",
         ".state",
         "param_groups",
+        "isinstance(",
+        "singledispatch",
+        "match ",
         "get_parameter",
         "_parameters",
         "arameters(",
@@ -98,8 +109,8 @@ def _uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[L
             return names_used.uses(flow, node, parent)
         case Kind.PARAMETER:
             return parameters_used.uses(flow, node, parent)
-        case Kind.MODULE:
-            return modules_used.uses(flow, node, parent)
+        case Kind.MODULE | Kind.ONE_OF_ALL:
+            return modules_used.uses(flow, node, parent, kind)
         case _:
             return containers_used.uses(flow, node, parent, kind)
 
@@ -225,7 +236,8 @@ def _of_part(context: Context, flow: Flow, asked: ast.Attribute) -> Iterator[Lea
     if asked.attr in {"weight", "bias"}:
         yield from flow.leaks(asked, Kind.PARAMETER)
     elif context.can_be_model(part) and not isinstance(part, ast.Subscript):
-        return  # the whole model
+        if flow.were_flat and parameters_used.is_toggled(flow, asked):  # the whole model
+            yield Leak(asked, "toggle")
     elif asked.attr == "_parameters":
         yield from flow.leaks(asked, Kind.OWN)
     elif asked.attr in DRAWS_MODULE:
@@ -280,7 +292,55 @@ def _of_inner(context: Context, flow: Flow) -> Iterator[Leak]:
                     yield from flow.leaks(part, Kind.PARAMETER if of_layer else Kind.MODULE)
 
 
-_TAKEN_BY = (_leaks, _of_parts, _of_inner, _by_path, _of_optimizers)
+def _of_attributes(context: Context, flow: Flow) -> Iterator[Leak]:
+    """What leaks of `model.blocks`, and of `self.blocks` in methods that are called on a sharded model."""
+    for name, attributes in context.file.attributes.items():
+        if name in words.OF_MODULE | INNER or name.startswith("_"):
+            continue
+        for attribute in attributes:
+            is_read = isinstance(attribute.ctx, ast.Load) and context.call_of(attribute) is None
+            if is_read and isinstance(attribute.value, ast.Name | ast.Attribute):
+                if context.can_be_model(attribute.value) or _is_of_method(context, attribute.value):
+                    yield from modules_used.named(flow, attribute, name)
+
+
+# Methods that run while the module is made, or whose calls are reported.
+_OWN_METHODS = DRAWS_MODULE | {"__init__", "forward"}
+# The module in a wrapper gives them; its own names began without FSDP1's prefix.
+_OF_SELF = {
+    "children": Kind.MODULES,
+    "modules": Kind.ALL,
+    "named_parameters": Kind.OWN,
+    "parameters": Kind.PARAMETERS,
+}
+
+
+def _of_methods(context: Context, flow: Flow) -> Iterator[Leak]:
+    """What leaks of `self.children()`, and of `getattr(self, name)`, in methods that are called on a sharded model."""
+    for name, kind in _OF_SELF.items():
+        for attribute in context.file.attributes.get(name, ()):
+            call = context.call_of(attribute)
+            if call is not None and _is_of_method(context, attribute.value):
+                yield from flow.leaks(call, kind)
+    for call in context.file.calls.get("getattr", ()):
+        if call.args and _is_of_method(context, call.args[0]):
+            yield from flow.leaks(call, Kind.MODULE)
+
+
+def _is_of_method(context: Context, owner: ast.expr) -> bool:
+    """Whether an expression is `self` in a method of a module's class that is called on a sharded model."""
+    file = context.file
+    if not isinstance(owner, ast.Name) or owner.id != "self":
+        return False
+    method, cls = file.function(owner), file.enclosing_class(owner)
+    if method is None or cls is None or method.name in _OWN_METHODS:
+        return False
+    if context.models.called_on(method.name) is not True:
+        return False
+    return is_module(context.program, Definition(file, cls))
+
+
+_TAKEN_BY = (_leaks, _of_parts, _of_inner, _by_path, _of_optimizers, _of_attributes, _of_methods)
 
 
 def _children(context: Context) -> Iterator[Leak]:

@@ -3,11 +3,12 @@
 import ast
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.by_hand.flows import functions
 from fsdp_migrate.codemods.constructor.sharding import NO_SHARD
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.file import File, is_method, last_name, root_of
 from fsdp_migrate.facts.program import Definition, is_module
 from fsdp_migrate.findings import Action
 
@@ -17,21 +18,62 @@ _LOST = (
 )
 _MAKING = frozenset({"Parameter", "ParameterDict", "ParameterList"})
 _Method = ast.FunctionDef | ast.AsyncFunctionDef
+_Hook = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-@codemod(words=("NO_SHARD", "Parameter("))
+@codemod(words=("NO_SHARD", "Parameter(", "register_forward"))
 def find(context: Context) -> Iterator[Found]:
-    """One finding for each write in a method that forward runs, where the program can ask for NO_SHARD."""
+    """One finding for each write in a method that forward runs, or in a hook of it, where the program can ask for NO_SHARD."""
     if not context.models.shards() or not context.program.has(r"\bNO_SHARD\b"):
         return
+    for node in (*_in_methods(context), *_in_hooks(context)):
+        if _is_written(context, node):
+            yield Found(NO_SHARD, node, Action.MANUAL, _LOST)
+
+
+def _in_methods(context: Context) -> Iterator[ast.expr]:
+    """The parameters of a module in its methods that forward runs."""
     for cls in context.file.of(ast.ClassDef):
         own = _parameters(context, cls)
         if is_module(context.program, Definition(context.file, cls)):
             for method in _run_by_forward(cls):
                 for node in ast.walk(method):
                     if isinstance(node, ast.Name | ast.Attribute) and _is_own(context, node, own):
-                        if _is_written(context, node):
-                            yield Found(NO_SHARD, node, Action.MANUAL, _LOST)
+                        yield node
+
+
+def _in_hooks(context: Context) -> Iterator[ast.expr]:
+    """The parameters of a module in its hooks: `module.weight`."""
+    for hook in _hooks(context):
+        arguments = [each.arg for each in hook.args.args[is_method(hook) :]]
+        for node in ast.walk(hook) if arguments else ():
+            match node:
+                case ast.Attribute(attr="weight" | "bias", value=ast.Name(id=name)):
+                    if name == arguments[0]:
+                        yield node
+
+
+def _hooks(context: Context) -> Iterator[_Hook]:
+    """The functions that run before or behind a module's forward, also those that a function of the file makes."""
+    seen = set()
+    for name in ("register_forward_pre_hook", "register_forward_hook"):
+        for call in context.file.calls.get(name, ()):
+            for hook in _functions(context, call.args[0]) if call.args else ():
+                if hook not in seen:
+                    seen.add(hook)
+                    yield hook
+
+
+def _functions(context: Context, hook: ast.expr) -> Iterator[_Hook]:
+    if isinstance(hook, ast.Lambda):
+        yield hook
+    elif isinstance(hook, ast.Call):
+        makers = functions(context, hook.func)
+        for returned in context.file.of(ast.Return):
+            if context.file.function(returned) in makers and returned.value is not None:
+                yield from _functions(context, returned.value)
+    elif isinstance(hook, ast.Name | ast.Attribute):
+        yield from functions(context, hook)
 
 
 def _parameters(context: Context, cls: ast.ClassDef) -> set[str]:

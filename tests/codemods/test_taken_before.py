@@ -136,3 +136,56 @@ def test_a_second_run_from_the_default_form_finds_them_too(
     codes = {f.code for f in found.findings if "HERE" in lines[f.line - 1]}
     was_lost = orig == "False" and "decays" in before  # under FSDP1, too
     assert codes == (set() if was_lost else {code})
+
+
+MADE = """\
+def build():
+    net = Net()
+    kept = set()
+    for m in net.modules():
+        {note}
+    return net, kept
+
+
+def groups(model, kept):
+    return [p for p in model.parameters() if id(p) in kept]  # HERE
+
+
+net, kept = build()
+model = FSDP(net, use_orig_params=True)
+groups(model, kept)
+"""
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "kept.update(map(id, m.parameters(recurse=False)))",
+        "kept.add(id(m.bias))",
+        "kept |= {id(p) for p in m.parameters()}\n        kept.update({id(m.weight)})",
+    ],
+)
+def test_what_notes_parameters_and_makes_the_model(note: str, tmp_path: Path) -> None:
+    for form in ("auto", "torch"):
+        assert marked(tmp_path, MADE.format(note=note), form) == {"Has parameters"}
+    after = MADE.format(note=note).replace("groups(model, kept)\n", "groups(model, set())\n")
+    assert marked(tmp_path, after, "torch") == set()
+
+
+@pytest.mark.parametrize(
+    ("store", "read"),
+    [
+        ("self.items[name] = tensor", "self.items.items()"),
+        ("self.items.append(tensor)", "self.items"),
+        ("self.one = tensor", "self.one"),
+    ],
+)
+def test_parameters_that_a_method_stores(store: str, read: str, tmp_path: Path) -> None:
+    code = (
+        f"class Watcher:\n    def watch(self, name, tensor):\n        {store}\n        return self\n"
+        f"    def report(self):\n        return list({read})  # HERE\n"
+        f"watcher = Watcher().watch('head', net.head.weight)\n{WRAP}watcher.report()"
+    )
+    assert marked(tmp_path, code, "torch") == {"Uses parameters"}
+    assert marked(tmp_path, code, "auto") == set()
+    assert marked(tmp_path, code.replace("net.head", "other.head"), "torch") == set()

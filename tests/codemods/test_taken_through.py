@@ -88,3 +88,69 @@ def test_names_that_are_hashed_grouped_and_measured(code: str, tmp_path: Path) -
     code = f"import hashlib\nimport zlib\n{code}"
     assert uses(tmp_path, code) == {"Tests a"}
     assert uses(tmp_path, code, original=False) == set()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class Net(nn.Module):\n    def groups(self):\n        return [[self.embed], [self.head]]\n"
+        "for group in model.groups():\n    for module in group:\n        for p in module.parameters():\n"
+        "            p.requires_grad = False  # HERE",
+        "class Net(nn.Module):\n    def freeze(self, *names):\n        for n in names:\n"
+        "            getattr(self, n).requires_grad_(False)  # HERE\nmodel.freeze('embed')",
+        "class Net(nn.Module):\n    def freeze(self):\n        for m in self.blocks[:2]:\n"
+        "            m.requires_grad_(False)  # HERE\nmodel.freeze()",
+        "def lower(m):\n    yield m.embed\n    yield from m.blocks\n"
+        "for part in lower(model):\n    part.requires_grad_(False)  # HERE",
+        "parts = {'embed': model.embed, 'head': model.head}\n"
+        "for part in parts.values():\n    part.requires_grad_(False)  # HERE",
+    ],
+)
+def test_parts_that_functions_give_and_freeze(code: str, tmp_path: Path) -> None:
+    assert uses(tmp_path, code, original=False) == {"Now freezes"}
+    assert uses(tmp_path, code) == set()
+
+
+@pytest.mark.parametrize(
+    ("code", "use"),
+    [
+        (
+            "def train(m, is_on):\n    for p in m.parameters():\n        p.requires_grad = is_on  # HERE\ntrain(model, 0)",
+            {"Freezes and"},
+        ),
+        ("model.requires_grad_(step > 10)  # HERE", {"Freezes and"}),
+        ("model.requires_grad_(False)  # HERE", set()),
+        ("for p in model.parameters():\n    p.requires_grad = False  # HERE", set()),
+    ],
+)
+def test_a_whole_model_that_is_frozen_in_turn(code: str, use: set[str], tmp_path: Path) -> None:
+    assert uses(tmp_path, code, original=False) == use
+    assert uses(tmp_path, code) == set()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for p in model.parameters():\n    if p.grad is None:  # HERE\n        missing += 1",
+        "unused = [n for n, p in model.named_parameters() if p.grad is None]  # HERE",
+        "number = sum(p.grad is None for p in model.parameters())  # HERE",
+        "def check(params):\n    for p in params:\n        if p.requires_grad and p.grad is None:  # HERE\n"
+        "            raise ValueError\ncheck(model.parameters())",
+    ],
+)
+def test_parameters_without_a_gradient_that_are_counted(code: str, tmp_path: Path) -> None:
+    assert uses(tmp_path, code) == {"Is true"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for p in model.parameters():\n    if p.grad is None:  # HERE\n        continue",
+        "for p in model.parameters():\n    if p.grad is None:  # HERE\n        p.grad = torch.zeros_like(p)",
+        "grads = [p.grad for p in model.parameters() if p.grad is not None]  # HERE",
+        "for p in model.parameters():\n    if p.grad is None or p.is_sparse:  # HERE\n        continue",
+        "for p in model.parameters():\n    if p.main is None:  # HERE\n        missing += 1",
+    ],
+)
+def test_parameters_without_a_gradient_that_are_left_out(code: str, tmp_path: Path) -> None:
+    assert uses(tmp_path, code) == set()

@@ -85,3 +85,43 @@ def test_a_layer_has_parameters_of_its_own(tmp_path: Path) -> None:
         said.count("FSDP103")
         == [f.code for f in analysed(tmp_path, program).findings].count("FSDP103") + 1
     )
+
+
+HOOKS = """\
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+{hook}
+
+net = nn.Linear(8, 8)
+net.{register}
+model = FSDP(net, sharding_strategy=ShardingStrategy.{strategy})
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "register"),
+    [
+        ("def clamp(m, x):\n    m.weight.data = m.weight.data.clamp(-1, 1)", "register_forward_pre_hook(clamp)"),
+        (
+            "def limit(top):\n    def hook(module, x):\n        module.weight.data.clamp_(max=top)\n    return hook",
+            "register_forward_pre_hook(limit(2.0))",
+        ),
+        ("def after(m, x, y):\n    m.bias.data.zero_()", "register_forward_hook(after)"),
+        ("zero = 0", "register_forward_hook(lambda m, x, y: m.bias.data.fill_(zero))"),
+        (
+            "class Norm:\n    def hook(self, m, x):\n        m.weight.data.div_(2)\nnorm = Norm()",
+            "register_forward_pre_hook(norm.hook)",
+        ),
+    ],
+)  # fmt: skip
+def test_hooks_of_forward(hook: str, register: str, tmp_path: Path) -> None:
+    def number(strategy: str, code: str = hook) -> int:
+        program = HOOKS.format(hook=code, register=register, strategy=strategy)
+        findings = analysed(tmp_path / f"{strategy} {len(code)}", program).findings
+        return sum(f.code == "FSDP103" and "in forward" in f.message for f in findings)
+
+    assert number("NO_SHARD") == 1
+    assert number("FULL_SHARD") == 0
+    if "lambda" not in register:
+        assert number("NO_SHARD", "from hooks import *") == 0

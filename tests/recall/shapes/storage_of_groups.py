@@ -16,7 +16,7 @@ class Optimizer:
     def step(self):
         for index in range(len(self.whole)):
             used = [p for p in self.whole[index] if p.untyped_storage().size() != 0]  # FSDP507
-            print(len(used), [len(name) for name in self.names[index]])
+            print(len(used), [len(name) for name in self.names[index]])  # FSDP529
         for index, params in self.whole.items():
             for p in params:
                 print(p.untyped_storage().size())  # FSDP507
