@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand.measured import is_torchs
-from fsdp_migrate.codemods.by_hand.private_names import is_copy
+from fsdp_migrate.codemods.by_hand.private_modules import is_copy
 from fsdp_migrate.codemods.by_hand.taken import is_sharded
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod

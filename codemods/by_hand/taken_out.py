@@ -10,7 +10,7 @@ from fsdp_migrate.codemods.by_hand.flows import Flow
 from fsdp_migrate.codemods.by_hand.kinds import GIVES, Kind, Leak
 from fsdp_migrate.codemods.by_hand.means_the_same import DRAWS_MODULE, OF_MODULE
 from fsdp_migrate.codemods.by_hand.norms_over_ranks import added_up
-from fsdp_migrate.codemods.by_hand.private_names import is_copy
+from fsdp_migrate.codemods.by_hand.private_modules import is_copy
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole
 from fsdp_migrate.codemods.by_hand.taken import taken as parameters_of
 from fsdp_migrate.codemods.context import Context, also

@@ -118,7 +118,7 @@ def _is_concerned(context: Context) -> bool:
     return trains or not reach.is_start(str(file.path))
 
 
-_BY_NAME = ("by_hand.dynamic_names", "by_hand.private_names", "by_hand.module_names")
+_BY_NAME = ("by_hand.dynamic_names", "by_hand.private_modules", "by_hand.module_names")
 
 
 def _prepared(context: Context) -> Iterator[Found]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.by_hand import wrapper_internals
+from fsdp_migrate.codemods.by_hand import private_attributes
 from fsdp_migrate.findings import Action
 from fsdp_migrate.runtime.refusals import PRIVATE_PARTS
 
@@ -25,7 +25,7 @@ def codes(folder: Path, code: str, part: str) -> set[str]:
 
 
 def test_every_private_part_that_the_bridge_refuses_is_found_before_it_runs() -> None:
-    assert set(PRIVATE_PARTS) == set(wrapper_internals.ATTRIBUTES)
+    assert set(PRIVATE_PARTS) == set(private_attributes.ATTRIBUTES)
 
 
 MOVES = """def offload(model: FSDP, device):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from fsdp_migrate.codemods.assumptions import table as of_assumptions
-from fsdp_migrate.codemods.by_hand import environment, private_names, wrapper_internals
+from fsdp_migrate.codemods.by_hand import environment, private_attributes, private_modules
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION
 from fsdp_migrate.codemods.registry import all_rules
 
@@ -38,5 +38,5 @@ def test_the_page_of_assumptions_shows_their_rows() -> None:
 
 def test_other_pages_show_the_rows_of_their_rules() -> None:
     assert table_of(environment.RULE) == environment.VARIABLES
-    assert table_of(private_names.NAME) == private_names.NAMES
-    assert table_of(wrapper_internals.ATTRIBUTE) == wrapper_internals.ATTRIBUTES
+    assert table_of(private_modules.NAME) == private_modules.NAMES
+    assert table_of(private_attributes.ATTRIBUTE) == private_attributes.ATTRIBUTES

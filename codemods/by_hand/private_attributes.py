@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.by_hand.private_names import FLAT, LAZY_INIT
+from fsdp_migrate.codemods.by_hand.private_modules import FLAT, LAZY_INIT
 from fsdp_migrate.codemods.context import Context, also
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
