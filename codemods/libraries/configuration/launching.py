@@ -82,7 +82,10 @@ def _of_verl(name: str, found: re.Match[str], text: str) -> Line:
         if text.startswith(closing, end):
             end += 1
     given = f"{text[start : found.end() - len('fsdp')]}fsdp2{text[found.end() : end]}"
-    return Line(rules.VERL, start, end, table.STRATEGY_OF_VERL.format(f"Write `{given}`"))
+    message = f"Write `{given}`"
+    if _is_tested(name, text):
+        message += ", and test for `fsdp2` where the script tests it"
+    return Line(rules.VERL, start, end, table.STRATEGY_OF_VERL.format(message))
 
 
 def of_words(words: Sequence[str], project: Project) -> Iterator[tuple[int, Line]]:
@@ -134,8 +137,13 @@ def _is_strategy(name: str, text: str) -> bool:
     if re.search(rf"strategy=[\"']?{read}", text):
         return True
     # A variable that the script only tests says nothing to verl.
-    is_tested = re.search(rf"{read}\}}?[\"']?\s*(?:==?|!=|in\b)", text)
-    return name.lower().endswith("strategy") and is_tested is None
+    return name.lower().endswith("strategy") and not _is_tested(name, text)
+
+
+def _is_tested(name: str, text: str) -> bool:
+    """Whether a script compares a variable: `[ "$name" == "fsdp" ]`, `case $name in`."""
+    found = re.search(rf"\$\{{?{re.escape(name)}\b\}}?[\"']?\s*(?:==?|!=|in\b)", text)
+    return found is not None
 
 
 def _is_second(text: str, start: int, end: int, is_script: bool) -> bool:

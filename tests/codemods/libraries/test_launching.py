@@ -53,6 +53,7 @@ def said(text: str, name: str = "run.sh") -> list[str]:
         ("torchrun train.py --fsdp no_shard", ["DistributedDataParallel"]),
         ("python -m verl.trainer critic.strategy=fsdp", ["critic.strategy=fsdp2"]),
         ("kind=fsdp; python -m verl.trainer actor.fsdp_config.strategy=$kind", ["verl. Write `kind=fsdp2`"]),
+        ("k=fsdp; [ $k = fsdp ] && python -m verl.trainer actor.fsdp_config.strategy=$k", ["and test for `fsdp2`"]),
         ("STRATEGY=${STRATEGY:-fsdp}; python -m verl.trainer", ["Write `STRATEGY=${STRATEGY:-fsdp2}`."]),
         ('KIND_STRATEGY="${KIND_STRATEGY:-"fsdp"}"; verl', ['Write `KIND_STRATEGY="${KIND_STRATEGY:-"fsdp2"}"`.']),
         ("python -m verl.trainer actor.strategy='fsdp' lr=1", ["Write `actor.strategy='fsdp2'`."]),
