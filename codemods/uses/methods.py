@@ -146,10 +146,12 @@ def _clip(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         yield Found(CLIP, attribute, Action.MANUAL, message, severity=Severity.RAISES)
         return
     action, message = Action.REWRITE, _BY_TORCH
+    severity = None
     if _follows_each_backward(context, call):
         action, message = Action.MANUAL, _EARLY
     elif context.program.once(are_mixed):
         action, message = Action.MANUAL, _MIXED
+        severity = Severity.RAISES
     is_used = _is_used_as_tensor(context, call)
     imports = () if has_torch(context, call) else (Import("torch", ""),)
     yield Found(
@@ -162,6 +164,7 @@ def _clip(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
             *_clip_edits(context, attribute, call, is_used),
         ],
         imports=imports,
+        severity=severity,
     )
 
 
