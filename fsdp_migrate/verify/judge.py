@@ -92,19 +92,18 @@ def judge(
     )
     clips = clipping.differences(original, migrated)
     odd = sorted([*starts, *comparison.differences, *clips, *lasts])
-    notes = [
-        f"first values of the {name} program are not known: {begin.problem}"
-        for name, begin in zip(("original", "migrated"), begins, strict=True)
-        if begin.problem
-    ]
     ranks = (*original.ranks, *migrated.ranks)
-    notes += dict.fromkeys(text for rank in ranks for text in rank.problems)
+    notes = [*dict.fromkeys(text for rank in ranks for text in rank.problems)]
     untrained = "training: no optimizer took a step"
     if original.steps:
         untrained = ""
     lost = trained.not_numbers(original)
     unclipped = clipping.unproved(original, migrated)
-    uncompared = (lost, unclipped, unknown, _taken_over(migrated), untrained)
+    unstarted = ""
+    problem = begins[0].problem or begins[1].problem
+    if problem:
+        unstarted = f"first values, because {problem}"
+    uncompared = (lost, unclipped, unstarted, unknown, _taken_over(migrated), untrained)
     return Verdict(
         **{**vars(comparison), "differences": odd},
         tolerance=tolerance,

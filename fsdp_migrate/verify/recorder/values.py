@@ -75,7 +75,7 @@ class Start:
         census = Census()
         models = [root for root in roots() if any(map(_is_sharded, root.modules()))]
         if len(models) > 1:  # those that were not called yet cannot be told apart
-            self.problem = f"{len(models)} sharded models"
+            self.problem = f"there are {len(models)} sharded models"
             return
         census.look([p for model in models for p in model.parameters()], rank, processes)
         self.problem = write(
