@@ -91,7 +91,8 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
         code.imports.append(Import("dataclasses", "replace"))
     if code.loop:
         code.child["mp_policy"] = source if casts else _without_casts(source, code)
-        return f"{_BECOMES} {_ROOT_CASTS}{told}"
+        if is_root_cast and (is_said or not casts):
+            return f"{_BECOMES} {_ROOT_CASTS}{told}"
     return f"{_BECOMES}{told}"
 
 

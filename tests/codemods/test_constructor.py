@@ -798,3 +798,18 @@ def test_a_mesh_without_names_to_replicate_over_needs_the_user(form: str) -> Non
     assert (found.code, found.severity) == ("FSDP107", Severity.RAISES)
     named = mesh.replace("8))", '8), mesh_dim_names=("replicate", "shard"))')
     assert analyse(HEAD + named + call, form)[0].manual == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("", True),
+        (", cast_forward_inputs=True", False),
+        (", cast_root_forward_inputs=False", False),
+    ],
+)
+def test_that_the_root_alone_casts_is_said_where_it_is_so(given: str, said: bool) -> None:
+    policy = f"MixedPrecision(param_dtype=torch.bfloat16{given})"
+    call = f"model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({{Block}}), mixed_precision={policy})\n"
+    messages = [f.message for f in analyse(HEAD + call)[0].findings if f.code == "FSDP213"]
+    assert any("only the root casts" in message for message in messages) is said
