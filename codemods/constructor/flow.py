@@ -110,7 +110,8 @@ class _Search:
         self.flow.passed.add(node)
         self.flow.carriers.append(Value(node, file))
         for binding in bindings:
-            self.binding(file, node, binding, path)
+            if not _is_overwritten(file, binding, bindings, node):
+                self.binding(file, node, binding, path)
 
     def binding(self, file: File, node: ast.expr, binding: Binding, path: Path) -> None:
         match binding:
@@ -284,6 +285,26 @@ class _Search:
                 return [Definition(file, node) for node in own if node.name == function.attr]
         found = defined(self.program, file, call)
         return [each for each in found if isinstance(each.node, _FUNCTIONS)]
+
+
+def _is_overwritten(
+    file: File, binding: Binding, bindings: Iterable[Binding], use: ast.expr
+) -> bool:
+    """Whether another assignment, further down in the same block, is always between an assignment and a use."""
+    if not isinstance(binding, Assigned):
+        return False
+    statement = file.statement(binding.target)
+    if file.function(statement) is None or file.function(statement) is not file.function(use):
+        return False
+    block = file.block(statement)
+    around = [each for each in (use, *file.ancestors(use)) if each in block]
+    if not around:
+        return False
+    behind = block[block.index(statement) + 1 : block.index(around[0])]
+    targets = [each.target for each in bindings if isinstance(each, Assigned)]
+    # A walrus may be in a part of an expression that is not evaluated.
+    certain = [each for each in targets if not isinstance(file.parents[each], ast.NamedExpr)]
+    return any(file.statement(each) in behind for each in certain)
 
 
 def key_of(program: Program, file: File, node: ast.expr) -> ast.expr | None:

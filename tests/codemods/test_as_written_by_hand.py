@@ -310,6 +310,68 @@ def build_any(model, config):
         if isinstance(module, Block):
             fully_shard(module, reshard_after_forward=reshard_after_forward, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+=== a policy that is None at first, and never at the end
+def wrapping(config):
+    wrap = None
+    if config.show:
+        print(config)
+    wrap = make_policy(config)
+    return wrap
+
+
+def make_policy(config):
+    return functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=config.layers)
+
+
+model = FSDP(model, auto_wrap_policy=wrapping(config))
+---
+def wrapping(config):
+    wrap = None
+    if config.show:
+        print(config)
+    wrap = make_policy(config)
+    return wrap
+
+
+def make_policy(config):
+    return functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=config.layers)
+
+
+auto_wrap_policy = wrapping(config)
+for module in reversed(list(model.modules())[1:]):
+    if auto_wrap_policy(module=module, recurse=False, nonwrapped_numel=0):
+        fully_shard(module)
+fully_shard(model)
+=== a policy that may still be None at the end
+def perhaps(config):
+    wrap = None
+    shown = config.show and (wrap := make_any_policy(config))
+    return wrap
+
+
+def make_any_policy(config):
+    return functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=config.layers)
+
+
+model = FSDP(model, auto_wrap_policy=perhaps(config))
+---
+def perhaps(config):
+    wrap = None
+    shown = config.show and (wrap := make_any_policy(config))
+    return wrap
+
+
+def make_any_policy(config):
+    return functools.partial(transformer_auto_wrap_policy, transformer_layer_cls=config.layers)
+
+
+auto_wrap_policy = perhaps(config)
+for module in reversed(list(model.modules())[1:]):
+    if auto_wrap_policy is not None and auto_wrap_policy(
+        module=module, recurse=False, nonwrapped_numel=0
+    ):
+        fully_shard(module)
+fully_shard(model)
 === a policy of classes that branches choose
 def build_by_class(model, args):
     layers = None
