@@ -86,7 +86,11 @@ def _beside(
     ]
     if need.name and same:
         return min(same, key=lambda node: node.names[0].asname is not None)
-    related = [node for node in ours if node in head and need.module.startswith((TORCH, RUNTIME))]
+    related = [
+        node
+        for node in ours
+        if node in head and need.module.startswith((TORCH, RUNTIME)) and not _is_standard(node)
+    ]
     if need.name and (replaced or related):
         return replaced or related[0]
     top = need.module.split(".")[0]
@@ -104,6 +108,10 @@ def _beside(
         if below:
             return below[0]
     return next(reversed(of_package or near or head), None)
+
+
+def _is_standard(node: ast.ImportFrom) -> bool:
+    return module_of(node).split(".")[0] in sys.stdlib_module_names
 
 
 def _leading(context: Context) -> Iterator[ast.Import | ast.ImportFrom]:

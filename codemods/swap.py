@@ -220,9 +220,10 @@ def _decide(
     other, kept = {*gone, *stays}, {each.id for each in stays if isinstance(each, ast.Name)}
     for alias in statement.node.names:
         local = alias.asname or alias.name
-        whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
         ours = _binds_fsdp(statement.node, alias)
-        if whole and local not in needed and is_spent(context, statement.node, local, gone):
+        whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
+        is_gone = whole and local not in needed and is_spent(context, statement.node, local, gone)
+        if is_gone or (ours and gone and _had_no_use(context, statement.node, alias)):
             statement.drop.add(local)
         elif not ours:
             continue
@@ -238,6 +239,16 @@ def _decide(
             is_name = not is_module(f"{module}.{alias.name}")
             if target and (is_name or _leads_to_fsdp1(context, statement.node, local, other)):
                 statement.move[local] = target
+
+
+def _had_no_use(context: Context, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
+    """Whether nothing ever read an import, in torch's form, and no comment on its lines says that it is for others."""
+    local = alias.asname or alias.name
+    is_plain = isinstance(node, ast.ImportFrom) and alias.name not in ("*", alias.asname)
+    if context.form != "torch" or not is_plain or context.is_for_others(local):
+        return False
+    lines = context.file.text[slice(*context.file.lines(node))]
+    return "#" not in lines and _is_unused(context, local)
 
 
 def _is_unused(context: Context, name: str) -> bool:

@@ -135,7 +135,7 @@ def _analyse(
         settings = [source for source in sources if source.ending in CONFIGURATIONS]
         sources = [source for source in sources if source.ending not in CONFIGURATIONS]
         files = list(_files(sources, report))
-        configured = _configurations(settings, options)
+        configured = _configurations(settings, options, [*data, *paths])
         is_set = any(outcome.sets_fsdp for outcome in configured)
 
         apart = (each for _, source in files for each in source.apart)
@@ -164,13 +164,15 @@ def _analyse(
     report.passed.sort()
 
 
-def _configurations(sources: Sequence[Source], options: Options) -> list[Outcome]:
+def _configurations(
+    sources: Sequence[Source], options: Options, files: Iterable[Path | str]
+) -> list[Outcome]:
     if not sources:
         return []
     from fsdp_migrate.configuration_file import migrate_file
     from fsdp_migrate.pins import Pins
 
-    pins = Pins()
+    pins = Pins([*files, *(source.path for source in sources)])
     return [migrate_file(source, options, pins) for source in sources]
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.edit.text import Refused, apply, comments, origins, overlap
+from fsdp_migrate.codemods.edit.text import Refused, apply, comments, origins, overlap, spliced
 from fsdp_migrate.codemods.registry import find
-from fsdp_migrate.codemods.rule import Edit, Found, Rule
+from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.same import Made, without_removed, without_repeats
 from fsdp_migrate.codemods.swap import still_used, swap
+from fsdp_migrate.codemods.uses.guards import stays_fsdp1
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import why_not
@@ -21,6 +22,11 @@ from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
+_WORD = re.compile(r"\w+")
+_LATER = (
+    "Not changed: a library shards the models, still with FSDP1, because the project requires a release without FSDP2. "
+    "Raise that requirement, then run fsdp-migrate again."
+)
 _OF_LIBRARIES = "FSDP8"  # the codes of what is set for another library
 _LAST_COMMA = re.compile(r",(?=[)\]}])")
 
@@ -108,6 +114,9 @@ class _File:
         # A place may be a model's of the program, and one of Accelerate's.
         every = {(each.rule.code, each.node, each.message): each for each in find(self.context)}
         found = [self.unless_passed(each) for each in every.values()]
+        program = self.context.program
+        if self.context.plain and program.is_too_old and program.once(stays_fsdp1):
+            found = [_kept(each) for each in found]
         try:
             return self.written(found, each_alone=False)
         except Refused:
@@ -134,6 +143,9 @@ class _File:
         applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
+        if self.context.writes:
+            words = set(_WORD.findall(spliced(self.context.file.text, edits)))
+            needed = [need for need in needed if _local_name(need) in words]
         found += list(still_used(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on)
         self.imports_runtime = imports.of_runtime
@@ -179,6 +191,19 @@ class _File:
         for each in unused(self.context.silenced):
             if self.options.takes(each.rule.code) and any(each.construct in one for one in known):
                 yield each
+
+
+def _kept(found: Found) -> Found:
+    """A finding without edits, where the models are those of a library that stays with FSDP1."""
+    if found.edits is None or found.rule.code.startswith(_OF_LIBRARIES):
+        return found
+    return found._replace(action=Action.MANUAL, message=_LATER, edits=None, imports=(), removed=())
+
+
+def _local_name(need: Import) -> str:
+    """The name by which code uses an import: of `import a.b`, the first one."""
+    name = need.name or need.module.partition(".")[0]
+    return name.rpartition(" as ")[2]
 
 
 def _settled(

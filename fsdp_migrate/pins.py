@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from packaging.specifiers import Specifier
 from packaging.utils import canonicalize_name
 
 from fsdp_migrate.requirements.declared import Declared, of_lock, of_pip
-from fsdp_migrate.requirements.places import kind_of
+from fsdp_migrate.requirements.places import files_in, kind_of
 from fsdp_migrate.requirements.reading import read
 
 Release = tuple[int, ...]
@@ -59,9 +59,16 @@ class Releases:
 
 
 class Pins:
-    """The limits around the files of one run; each folder is read once."""
+    """The limits around the files of one run; each folder is read once.
 
-    def __init__(self) -> None:
+    Args:
+        files: the files of the run: without a repository no folder above all of them is looked at.
+    """
+
+    def __init__(self, files: Iterable[Path | str] = ()) -> None:
+        self._top: Path | None = None
+        if folders := {os.path.dirname(os.path.abspath(file)) for file in files}:
+            self._top = Path(os.path.commonpath(folders))
         self._known: dict[tuple[Path, str], list[Pin]] = {}
 
     def releases(self, file: Path, name: str) -> Releases:
@@ -85,7 +92,7 @@ class Pins:
 
     def of(self, file: Path, name: str) -> list[Pin]:
         """The places in the nearest folder above a file that limit a library."""
-        for folder in _folders(file.parent):
+        for folder in _folders(file.parent, self._top):
             key = (folder, name)
             if key not in self._known:
                 self._known[key] = list(_in_folder(folder, name))
@@ -94,10 +101,12 @@ class Pins:
         return []
 
 
-def _folders(folder: Path) -> Iterator[Path]:
+def _folders(folder: Path, top: Path | None) -> Iterator[Path]:
     """A folder and those above it, up to the root of the project."""
     above = [folder, *folder.parents]
     roots = [each for each in above if (each / ".git").exists()]
+    if not roots and top is not None:
+        roots = [each for each in above if each == top]
     roots = roots or [each for each in above if any((each / name).exists() for name in _PROJECT)]
     last = folder
     if roots:
@@ -106,11 +115,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _in_folder(folder: Path, name: str) -> Iterator[Pin]:
-    for path in (
-        *sorted(folder.glob("*.*")),
-        *folder.glob("*file"),
-        *folder.glob("requirements/*"),
-    ):
+    for path in map(Path, files_in(os.fspath(folder))):
         if kind_of(os.fspath(path)) is None and not _SCRIPT.fullmatch(path.name):
             continue
         try:

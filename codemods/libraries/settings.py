@@ -153,8 +153,8 @@ def project_of(context: Context) -> Project:
     return Project(context.file.path, context.program.once(_pins))
 
 
-def _pins(_program: Program) -> Pins:
-    return Pins()
+def _pins(program: Program) -> Pins:
+    return Pins(program.tree.paths)
 
 
 class _Reader:

@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.edit.decided import decided, outermost
 from fsdp_migrate.codemods.edit.text import Refused, comments_between
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
-from fsdp_migrate.codemods.uses.guards import shards_itself, stays_fsdp1
+from fsdp_migrate.codemods.uses.guards import shards_itself
 from fsdp_migrate.codemods.uses.wrappers import Selects, Walks
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import Models
@@ -43,10 +43,6 @@ _NOT_KNOWN = (
     "Accelerate recognizes only torch's FSDP1 here, so it may wrap this model again or fail to unwrap it. "
     "Let Accelerate shard the model, or do not pass it here."
 )
-_OF_OLD_LIBRARY = (
-    "Is about a model that a library shards, still with FSDP1: the project requires a release that has no FSDP2. "
-    "Test for `(FSDP, FSDPModule)`, so that it is true for both."
-)
 _OF_COMPOSER = (
     "Is about a model that Composer wraps, with FSDP1 until it is given `FSDP2Config`. "
     "Test for `(FSDP, FSDPModule)`."
@@ -70,9 +66,9 @@ def find(context: Context) -> Iterator[Found]:
     if context.program.once(_tells_both_apart):
         yield from _false_now(context, about)
         return
-    if of_library := _of_library(context):
+    if context.program.once(_is_wrapped_by_composer, context.models):
         for reference in about:
-            yield Found(RULE, reference, Action.MANUAL, of_library)
+            yield Found(RULE, reference, Action.MANUAL, _OF_COMPOSER)
         return
     if not all(context.means("FSDPModule", node, f"{TORCH}.FSDPModule") for node in about):
         return
@@ -162,15 +158,6 @@ def _false_now(context: Context, about: Iterable[ast.expr]) -> Iterator[Found]:
     for reference in about if context.form == "torch" else ():
         if is_tested(context, reference) and reference not in both:
             yield Found(RULE, reference, Action.MANUAL, _FALSE)
-
-
-def _of_library(context: Context) -> str:
-    """What to say of tests for models that a library shards with FSDP1; "" where none does."""
-    if context.program.once(stays_fsdp1):
-        return _OF_OLD_LIBRARY
-    if context.program.once(_is_wrapped_by_composer, context.models):
-        return _OF_COMPOSER
-    return ""
 
 
 def _is_wrapped_by_composer(program: Program, models: Models) -> bool:

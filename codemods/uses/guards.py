@@ -22,7 +22,7 @@ def shards_itself(program: Program) -> bool:
 
 def stays_fsdp1(program: Program) -> bool:
     """Whether libraries alone shard the models, and the project requires releases that have no FSDP2."""
-    return program.is_too_old and not program.once(shards_itself)
+    return program.is_too_old and not shards_itself(program)
 
 
 def is_sharded(context: Context, node: ast.AST, model: ast.expr) -> bool | None:

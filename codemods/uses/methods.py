@@ -14,7 +14,7 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses import no_sync
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
-from fsdp_migrate.codemods.uses.guards import is_sharded, stays_fsdp1
+from fsdp_migrate.codemods.uses.guards import is_sharded
 from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.program import Definition, Program
@@ -107,8 +107,6 @@ def is_gathered(context: Context, attribute: ast.Attribute) -> bool:
 def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a method may be FSDP1's. In torch's form any `clip_grad_norm_` or `no_sync` is that no other name means. DDP has
     `no_sync`, too: a file that names nothing of FSDP1's may be about that."""
-    if context.program.once(stays_fsdp1):
-        return context.can_be_model(attribute.value)
     speaks = context.references or "like_fsdp1" in context.file.calls
     methods = ("clip_grad_norm_", "no_sync") if speaks else ("clip_grad_norm_",)
     if context.form != "torch" or attribute.attr not in methods:

@@ -52,7 +52,7 @@ def declaring(
     for folder in sorted({os.path.dirname(program) for program in programs}):
         folders |= dict.fromkeys(_upwards(folder, given))
     found: dict[str, str] = {}
-    for file in (file for folder in folders for file in _in(folder)):
+    for file in (file for folder in folders for file in files_in(folder)):
         kind = kind_of(file)
         if kind is not None and not is_excluded(file):
             found[file] = kind
@@ -76,7 +76,7 @@ def _is_below(folder: str, path: str) -> bool:
     return os.path.isdir(path) and (folder == path or folder.startswith(os.path.join(path, "")))
 
 
-def _in(folder: str) -> Iterator[str]:
+def files_in(folder: str) -> Iterator[str]:
     """The files of a folder, and those of folders in it that hold no program."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)

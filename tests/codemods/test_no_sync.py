@@ -175,6 +175,8 @@ OLD = {
         assert isinstance(model, (FSDP, DDP))
         with model.no_sync():
             model(batch).backward()
+        with FSDP.summon_full_params(model):
+            model.generate(batch)
         """,
     "configs/fsdp.yaml": """\
         distributed_type: FSDP
@@ -194,4 +196,6 @@ def test_models_of_a_library_that_stays_with_fsdp1(is_old: bool, tmp_path: Path)
     program = analysed(tmp_path, files, "torch")
     assert program.is_kept("isinstance") is is_old
     assert program.is_kept("no_sync") is is_old
+    assert program.is_kept("summon_full_params") is is_old
+    assert "FSDP321" in program.codes("summon_full_params")
     assert ("FSDP007" in program.codes("isinstance")) is True

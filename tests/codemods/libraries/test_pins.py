@@ -95,3 +95,20 @@ def test_no_folder_above_the_project_is_read(tmp_path: Path) -> None:
     project.mkdir()
     (project / "pyproject.toml").write_text("[project]\n")
     assert Pins().of(project / "train.py", "transformers") == []
+
+
+def test_scripts_and_images_of_the_run_say_it_without_a_repository(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    settings = project / "configs" / "fsdp.yaml"
+    (project / "docker").mkdir(parents=True)
+    (tmp_path / "install.sh").write_text("pip install accelerate==1.10\n")
+    pins = Pins([project / "train.py", settings])
+    assert pins.of(settings, "accelerate") == []
+    (project / "docker" / "Dockerfile").write_text("RUN pip install 'accelerate==0.34.2'\n")
+    image = Pins([project / "train.py", settings]).releases(settings, "accelerate")
+    assert image.said == "accelerate==0.34.2 of Dockerfile:1"
+    (project / "docker" / "Dockerfile").unlink()
+    (project / "install.sh").write_text("conda activate x\npip install accelerate==0.33.0\n")
+    script = Pins([project / "train.py", settings]).releases(settings, "accelerate")
+    assert script.said == "accelerate==0.33.0 of install.sh:2"
+    assert script.all_before((1, 6))

@@ -1,0 +1,84 @@
+"""Imports that nothing uses after the edits, in torch's form."""
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed
+
+UNUSED = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision{comment}
+
+model = FSDP(torch.nn.Linear(8, 8)){use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("comment", "use", "other", "goes"),
+    [
+        ("", "", "", True),
+        ("  # noqa: F401", "", "", False),
+        ("", "\nprint(MixedPrecision)", "", False),
+        ("", "\n__all__ = ['MixedPrecision']", "", False),
+        ("", "", "from train import MixedPrecision", False),
+    ],
+)
+def test_an_import_of_fsdp1_that_nothing_read(
+    comment: str, use: str, other: str, goes: bool, tmp_path: Path
+) -> None:
+    files = {"train.py": UNUSED.format(comment=comment, use=use), "other.py": f"{other}\n"}
+    after = analysed(tmp_path, files, "torch").after["train.py"]
+    assert ("MixedPrecision" not in after) is goes
+
+
+def test_a_file_without_other_changes_keeps_it(tmp_path: Path) -> None:
+    text = "from torch.distributed.fsdp import MixedPrecision\n"
+    assert analysed(tmp_path, text, "torch").after["train.py"] == text
+
+
+def test_a_name_is_imported_where_it_is_used(tmp_path: Path) -> None:
+    """A policy that another file makes needs no import beside the constructor."""
+    files = {
+        "policies.py": """\
+            import torch
+            from torch.distributed.fsdp import MixedPrecision
+
+            def policy():
+                return MixedPrecision(param_dtype=torch.bfloat16)
+            """,
+        "train.py": """\
+            import torch
+            from policies import policy
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+            mixed = policy()
+            model = FSDP(torch.nn.Linear(8, 8), mixed_precision=mixed)
+            """,
+    }
+    after = analysed(tmp_path, files, "torch").after["train.py"]
+    imported = after.partition("mixed =")[0]
+    assert ("MixedPrecisionPolicy" in imported) is (
+        "MixedPrecisionPolicy" in after[len(imported) :]
+    )
+
+
+def test_an_import_of_torchs_stands_below_the_standard_library(tmp_path: Path) -> None:
+    text = """\
+        from contextlib import nullcontext
+        from itertools import repeat
+
+        import torch
+        from torch import nn
+
+
+        def step(model, contexts):
+            assert isinstance(model, torch.distributed.fsdp.FullyShardedDataParallel)
+            return [model.no_sync for _ in contexts] + [nullcontext]
+
+
+        model = torch.distributed.fsdp.FullyShardedDataParallel(nn.Linear(8, 8))
+        step(model, repeat(1, 2))
+        """
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert after.index("from torch.distributed.fsdp import") > after.index("import torch\n")
