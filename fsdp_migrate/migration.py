@@ -14,6 +14,7 @@ from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.same import Made, without_removed, without_repeats
 from fsdp_migrate.codemods.swap import still_used, swap
 from fsdp_migrate.codemods.uses.guards import stays_fsdp1
+from fsdp_migrate.codemods.without_use import without_use
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import why_not
@@ -144,8 +145,11 @@ class _File:
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
         if self.context.writes:
-            words = set(_WORD.findall(spliced(self.context.file.text, edits)))
+            after = spliced(self.context.file.text, edits)
+            words = set(_WORD.findall(after))
             needed = [need for need in needed if _local_name(need) in words]
+            if self.context.plain and edits:
+                found += without_use(self.context, after)
         found += list(still_used(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on)
         self.imports_runtime = imports.of_runtime

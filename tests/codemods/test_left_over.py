@@ -82,3 +82,66 @@ def test_an_import_of_torchs_stands_below_the_standard_library(tmp_path: Path) -
         """
     after = analysed(tmp_path, text, "torch").after["train.py"]
     assert after.index("from torch.distributed.fsdp import") > after.index("import torch\n")
+
+
+FLAGS = {
+    "train.py": """\
+        import torch
+        from config import parse
+        from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
+
+
+        def shard(model, lora=False, prefetch="PRE"):
+            return FSDP(
+                model,
+                use_orig_params=lora,
+                limit_all_gathers=args.fsdp_limit,
+                backward_prefetch=BackwardPrefetch[args.fsdp_prefetch],
+            )
+
+
+        args = parse()
+        model = shard(torch.nn.Linear(8, 8), lora=True)
+        """,
+    "config.py": """\
+        from argparse import ArgumentParser
+
+        def parse():
+            parser = ArgumentParser()
+            parser.add_argument("--fsdp-limit")
+            parser.add_argument("--fsdp_prefetch")
+            return parser.parse_args()
+        """,
+}
+ALL = "`lora`, a parameter of `shard`, `args.fsdp_limit` (config.py:5), `args.fsdp_prefetch` (config.py:6) any"
+
+
+@pytest.mark.parametrize("form", ["auto", "torch"])
+def test_settings_that_nothing_reads_any_more_are_listed_once(form: str, tmp_path: Path) -> None:
+    program = analysed(tmp_path, FLAGS, form)
+    (found,) = [each for each in program.findings if each.code == "FSDP022"]
+    assert ALL in found.message
+    assert "prefetch`, a parameter" not in found.message
+
+
+@pytest.mark.parametrize(
+    ("more", "is_listed"),
+    [
+        ("other = Settings(fsdp_limit=args.fsdp_limit)", True),
+        ("print(args.fsdp_limit)", False),
+        ("print(config['fsdp_limit'])", False),
+        ("print(getattr(args, 'fsdp_limit'))", False),
+        ("args.fsdp_limit = None", True),
+    ],
+)
+def test_a_setting_that_another_file_reads_is_not_listed(
+    more: str, is_listed: bool, tmp_path: Path
+) -> None:
+    program = analysed(tmp_path, FLAGS | {"other.py": f"{more}\n"}, "torch")
+    (found,) = [each for each in program.findings if each.code == "FSDP022"]
+    assert ("args.fsdp_limit" in found.message) is is_listed
+    assert "args.fsdp_prefetch" in found.message
+
+
+def test_nothing_is_listed_where_the_interface_stays(tmp_path: Path) -> None:
+    assert "FSDP022" not in {each.code for each in analysed(tmp_path, FLAGS, "bridge").findings}

@@ -1,0 +1,118 @@
+"""Settings and parameters whose last use the edits of a file take away, such as a flag for an argument without effect."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.file import parsed
+from fsdp_migrate.facts.program import Program
+from fsdp_migrate.findings import Action, Severity
+
+RULE = Rule("FSDP022", "setting-without-use", Severity.PRINTS)
+
+_MESSAGE = (
+    "Nothing reads {} any more, so setting this has no effect. Remove it where it is defined."
+)
+_READ = re.compile(r"\.([A-Za-z_]\w*)\b(?!\s*=[^=])")
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A setting or parameter, where it was read, and the place that defines it, in words."""
+
+    name: str
+    node: ast.expr
+    home: str
+
+
+def without_use(context: Context, after: str) -> Iterator[Found]:
+    """One finding, at the first of them, which names all.
+
+    Args:
+        after: the text of the file with its edits.
+    """
+    settings = sorted(_settings(context, after), key=lambda each: (each.node.lineno, each.name))
+    if not settings:
+        return
+    names = ", ".join(f"`{each.name}`{each.home}" for each in settings)
+    first = settings[0].node
+    yield Found(RULE, first, Action.RUNTIME, _MESSAGE.format(names), context.source(first))
+
+
+def _settings(context: Context, after: str) -> Iterator[_Setting]:
+    left = {*_READ.findall(after)}
+    for name, attributes in context.file.attributes.items():
+        if name in left or name.startswith("_"):
+            continue
+        reads = [each for each in attributes if isinstance(each.ctx, ast.Load)]
+        if not reads or not all(_is_setting(context, each) for each in reads):
+            continue
+        home = context.program.once(_home, name, str(context.file.path))
+        if home is not None:
+            yield _Setting(context.source(reads[0]), reads[0], f" ({home})")
+    yield from _parameters(context, after)
+
+
+def _is_setting(context: Context, attribute: ast.Attribute) -> bool:
+    """Whether an attribute is of an object of the program, and no method or name of a module."""
+    is_called = context.call_of(attribute) is not None
+    return not is_called and not context.dotted(attribute) and attribute not in context.references
+
+
+def _home(program: Program, name: str, path: str) -> str | None:
+    """Where a setting is defined, if no other file reads it but to hand it on under the same name."""
+    read = re.compile(rf"(?<!\b{name}=)(?<![\w.])(?:[A-Za-z_]\w*\.)+{name}\b(?!\s*=[^=])".encode())
+    by_name = re.compile(rf"(?:getattr\([^()\n]*|\[|get\()[\"']{name}[\"']".encode())
+    flag = name.replace("_", "[-_]")
+    own = rf"^[ \t]*(?:self\.{name}[ \t]*=[^=]|{name}[ \t]*:)"
+    defined = re.compile(rf"(?m)[\"']--{flag}[\"']|{own}".encode())
+    homes = []
+    for other in program.tree.having(rf"{flag}".encode()):
+        data = program.tree.data(other)
+        if by_name.search(data) or (other != path and read.search(data)):
+            return None
+        homes += [
+            (other, data.count(b"\n", 0, each.start()) + 1) for each in defined.finditer(data)
+        ]
+    if not homes:
+        return None
+    first, line = min(homes)
+    return f"{first.rpartition('/')[2]}:{line}"
+
+
+def _parameters(context: Context, after: str) -> Iterator[_Setting]:
+    """Parameters that nothing in their function reads any more."""
+    try:
+        now = _functions(parsed(after))
+    except (SyntaxError, ValueError):
+        return  # these edits are refused
+    for name, function in _functions(context.file.tree).items():
+        if name not in now:
+            continue
+        names = {node.id for node in ast.walk(now[name]) if isinstance(node, ast.Name)}
+        for argument in (*function.args.args, *function.args.kwonlyargs):
+            reads = [
+                node
+                for part in function.body
+                for node in ast.walk(part)
+                if isinstance(node, ast.Name) and node.id == argument.arg
+            ]
+            if reads and argument.arg not in {*names, "self", "cls"}:
+                yield _Setting(argument.arg, reads[0], f", a parameter of `{function.name}`")
+
+
+def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    """The functions and methods of a file by their names, those of which there is one."""
+    homes: list[tuple[str, ast.Module | ast.ClassDef]] = [("", tree)]
+    homes += [(each.name, each) for each in tree.body if isinstance(each, ast.ClassDef)]
+    found = [
+        (f"{home}.{each.name}", each)
+        for home, block in homes
+        for each in block.body
+        if isinstance(each, ast.FunctionDef)
+    ]
+    names = [name for name, _ in found]
+    return {name: each for name, each in found if names.count(name) == 1}
