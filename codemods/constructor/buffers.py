@@ -6,15 +6,46 @@ module fills by an assignment (`self.table = torch.arange(n)`) is on the CPU.
 
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.registered import has_no_buffers
 
 
 def write(construction: Construction, code: Code) -> None:
     """Adds what moves and casts the buffers of a model to its code: in one loop, where both are done alike."""
+    if code.cast and has_no_buffers(construction):
+        code.cast = ""
+    both = _moved_and_cast(construction, code)
+    room = (
+        construction.context.line_length
+        - construction.context.file.statement(construction.call).col_offset
+    )
+    is_one = code.device and code.cast and not code.exempt and " and " not in code.cast
+    if is_one and max(map(len, both)) <= room:
+        code.below += both
+        return
     moved = _moved(construction, code) if code.device else []
     cast = _cast(construction, code) if code.cast else []
-    if moved and moved[:1] == cast[:1]:
-        cast = cast[1:]
+    if cast and cast[0] in code.last and not moved:
+        _add_to_loop(code.last, cast)
+        return
     code.below += [*moved, *cast]
+
+
+def _add_to_loop(lines: list[str], loop: list[str]) -> None:
+    """Adds what a loop does to one of some statements with the same head."""
+    end = lines.index(loop[0]) + 1
+    while end < len(lines) and lines[end].startswith(" "):
+        end += 1
+    lines[end:end] = loop[1:]
+
+
+def _moved_and_cast(construction: Construction, code: Code) -> list[str]:
+    context, call = construction.context, construction.call
+    buffer, dtype = context.local("buffer", call), context.local("dtype", call)
+    return [
+        f"for {buffer} in {code.model}.buffers():",
+        f"    {dtype} = {code.cast} if {buffer}.is_floating_point() else None",
+        f"    {buffer}.data = {buffer}.to({code.device}, {dtype})",
+    ]
 
 
 def _moved(construction: Construction, code: Code) -> list[str]:

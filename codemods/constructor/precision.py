@@ -18,6 +18,7 @@ from fsdp_migrate.codemods.constructor.options import (
     precision_of,
     shared_buffer_dtype,
 )
+from fsdp_migrate.codemods.context import keyword
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
 
@@ -123,7 +124,8 @@ def _policy(
         source = policy_text(construction.context, value, code.rewritten)
         source = _named(construction, source, code, needs_name=bool(code.loop) or field is not None)
         is_always = all(each.sources for each in every)
-        return source, _buffers(source, field, literal, is_always=is_always)
+        own = _own_dtype(construction, flow) if is_always and len(literal) == 1 else ""
+        return source, own or _buffers(source, field, literal, is_always=is_always)
     if len(every) == 1 == len(found) and not flow.unknown:
         again = _again(construction, every[0], flow.ends[0].node, code)
         if again is not None:
@@ -147,6 +149,24 @@ def _named(construction: Construction, source: str, code: Code, *, needs_name: b
     name = construction.context.local("mp_policy", construction.call)
     code.above.append(f"{name} = {source}")
     return name
+
+
+def _own_dtype(construction: Construction, flow: Flow) -> str:
+    """The name that gives `buffer_dtype` in the function of the constructor, as source, where it means the same there."""
+    file = construction.context.file
+    place = list(FIELDS).index("buffer_dtype")
+    function = file.function(construction.call)
+    sources = set[str]()
+    for end in flow.ends:
+        given = keyword(end.node, "buffer_dtype", place) if isinstance(end.node, ast.Call) else None
+        if given is None or end.file is not file or file.function(end.node) is not function:
+            return ""
+        is_name = all(part.isidentifier() for part in file.source(given).split("."))
+        if not is_name or not construction.is_same(given):
+            return ""
+        sources.add(file.source(given))
+    only = sources.pop() if len(sources) == 1 else ""
+    return "" if only in _FULL else only
 
 
 def _buffers(source: str, field: str | None, literal: set[str | None], *, is_always: bool) -> str:

@@ -166,9 +166,8 @@ for module in net.modules():
         module.to_empty(device="cuda", recurse=False)
         module.reset_parameters()
 for buffer in net.buffers():
-    buffer.data = buffer.to(device)
-    if buffer.is_floating_point():
-        buffer.data = buffer.to(torch.bfloat16)
+    dtype = torch.bfloat16 if buffer.is_floating_point() else None
+    buffer.data = buffer.to(device, dtype)
 === a precision of which the types are read
 if half:
     precision = MixedPrecision(
