@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand.flows import Flow, functions
 from fsdp_migrate.codemods.by_hand.kinds import Leak
-from fsdp_migrate.codemods.by_hand.unit_classes import may_be_unit
+from fsdp_migrate.codemods.by_hand.unit_classes import may_be_named, may_be_unit
 from fsdp_migrate.facts.file import last_name
 
 _USE = "child"
@@ -36,6 +36,23 @@ def matched(flow: Flow, subject: ast.expr, match: ast.Match) -> Iterator[Leak]:
     if flow.in_place and match.subject is subject and not _goes_on(flow, subject):
         if any(may_be_unit(flow.context, cls) for cls in classes):
             yield Leak(subject, _USE)
+
+
+def named(flow: Flow, cls: ast.expr) -> Iterator[Leak]:
+    """`type(child).__name__ == "Block"`, and `child._get_name()`: classes keep their names under `like_fsdp1`."""
+    name: ast.AST = cls
+    parent = flow.file.parents[cls]
+    if isinstance(parent, ast.Attribute) and parent.attr == "__name__":
+        name, parent = parent, flow.file.parents[parent]
+    if not isinstance(parent, ast.Compare) or flow.context.form != "auto":
+        return
+    sides = [each for each in (parent.left, *parent.comparators) if each is not name]
+    texts = [
+        each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant)
+    ]
+    if not _goes_on(flow, parent):
+        if any(isinstance(text, str) and may_be_named(flow.context, text) for text in texts):
+            yield Leak(parent, _USE)
 
 
 def _registered(flow: Flow, name: str) -> Iterator[ast.expr]:

@@ -32,6 +32,8 @@ def _given(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[L
     name = last_name(call.func)
     if name == "type":
         yield from _class(flow, call)
+        if kind is Kind.MODULE:
+            yield from child_tests.named(flow, call)
     elif name == "getattr" and len(call.args) > 1:
         yield from named(flow, call, getattr(call.args[1], "value", ""))
     elif name == "setattr":
@@ -52,6 +54,8 @@ def _asked_of_module(flow: Flow, asked: ast.Attribute, kind: Kind) -> Iterator[L
     if asked.attr in {"__class__", "_get_name"}:
         if flow.context.form == "torch":  # `like_fsdp1` keeps what they answer
             yield from _class(flow, call or asked)
+        if kind is Kind.MODULE:
+            yield from child_tests.named(flow, call or asked)
     elif asked.attr in words.DRAWS_MODULE and call is not None:
         yield Leak(call, "drawn")
     elif asked.attr in {"eval", "to", "train"} and call is not None:

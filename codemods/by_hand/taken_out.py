@@ -58,6 +58,8 @@ USES = {
         ".state",
         "param_groups",
         "isinstance(",
+        "_get_name",
+        "__name__",
         "singledispatch",
         "match ",
         "get_parameter",

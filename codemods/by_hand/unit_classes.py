@@ -39,6 +39,15 @@ def may_be_unit(context: Context, cls: ast.expr) -> bool:
     return any(_may_be_unit(context, each) for each in _classes(context, cls))
 
 
+def may_be_named(context: Context, name: str) -> bool:
+    """Whether a unit can be of a class of a name."""
+    units = context.program.once(_units)
+    if name in units.names:
+        return True
+    classes_of_files = (cls for file in context.program.files for cls in file.of(ast.ClassDef))
+    return units.any_own and any(cls.name == name for cls in classes_of_files)
+
+
 def _classes(context: Context, cls: ast.expr) -> Iterator[ast.expr]:
     """The classes of `(Block, Head)`, of `Block | Head`, and of a name for them."""
     made = context.value(cls) if isinstance(cls, ast.Name) else None

@@ -59,6 +59,9 @@ def found_in(folder: Path, code: str, policy: str) -> set[str]:
         "@functools.singledispatch\ndef rate(m):\n    return 1\nrate.register(Block, lambda m: 2)\n"
         "rates = list(map(rate, model.blocks))\nlast = rate(model.blocks[-1])  # HERE",
         "tested = isinstance(model.blocks[0], Block | Other)  # HERE",
+        "names = [m._get_name() == 'Block' for m in model.blocks]  # HERE",
+        "for m in model.blocks:\n    slow = type(m).__name__ in ('Block', 'Other')  # HERE",
+        "slow = model.blocks[0].__class__.__name__ == 'Block'  # HERE",
         "class Rates:\n    def __init__(self, model):\n        self.parts = list(model.children())\n"
         "    def of(self):\n        return [isinstance(m, Block) for m in self.parts]  # HERE\nRates(model)",
     ],
@@ -79,6 +82,8 @@ def test_a_child_that_was_a_wrapper(code: str, tmp_path: Path) -> None:
         "def walk(m):\n    for child in m.children():\n        if isinstance(child, Block):  # HERE\n"
         "            change(child)\n        else:\n            walk(child)\nwalk(model)",
         "same = isinstance(model.config, Block)  # HERE",
+        "for m in model.blocks:\n    slow = type(m).__name__ == 'Linear'  # HERE",
+        "for m in model.modules():\n    slow = type(m).__name__ == 'Block'  # HERE",
         "def rate(m):\n    match m:  # HERE\n        case Other():\n            return 0.1\n"
         "rates = [rate(m) for m in list(model.blocks)]",
     ],
