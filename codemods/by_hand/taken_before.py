@@ -14,7 +14,7 @@ from fsdp_migrate.codemods.models_by_argument import where_original
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.facts.file import given, is_method, last_name, root_of, words_in
-from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.scopes import Assigned, FunctionNode, Parameter
 from fsdp_migrate.facts.values import within
 from fsdp_migrate.findings import Action
 
@@ -108,7 +108,7 @@ def _is_before(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
         return _is_of(context, owner, module)
     for node in _steps(context, owner):
         for binding in file.bindings(node):
-            if isinstance(binding, Parameter) and not is_method(binding.function):
+            if isinstance(binding, Parameter) and _is_called_by_name(binding.function):
                 given = context.models.arguments(binding.function, binding, file)
                 if any(_is_given_above(context, value, sharding) for _, value in given):
                     return True
@@ -123,6 +123,11 @@ def _is_before(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
     return False
 
 
+def _is_called_by_name(function: FunctionNode) -> bool:
+    """Whether the calls of a function are known: not those of a method, but for what makes an object of a class."""
+    return not is_method(function) or getattr(function, "name", "") == "__init__"
+
+
 def _is_made_in(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
     """Whether an expression is of the module in the function that makes it: `net, names = build()`."""
     file, function = context.file, context.file.function(owner)
@@ -133,17 +138,11 @@ def _is_made_in(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
         made = context.program.definition(call.func, file)
         if made is None or made.node is not function:
             continue
-        for returned in _returned_by(context, made.node):
-            value, _ = within(returned, binding.path)
-            if _is_of(context, owner, value):
-                return True
+        for statement in file.of(ast.Return):
+            if statement.value is not None and file.function(statement) is function:
+                if _is_of(context, owner, within(statement.value, binding.path)[0]):
+                    return True
     return False
-
-
-def _returned_by(context: Context, function: ast.AST) -> Iterator[ast.expr]:
-    for statement in context.file.of(ast.Return):
-        if statement.value is not None and context.file.function(statement) is function:
-            yield statement.value
 
 
 def _is_given_above(context: Context, value: ast.expr, sharding: ast.Call) -> bool:

@@ -189,3 +189,16 @@ def test_parameters_that_a_method_stores(store: str, read: str, tmp_path: Path) 
     assert marked(tmp_path, code, "torch") == {"Uses parameters"}
     assert marked(tmp_path, code, "auto") == set()
     assert marked(tmp_path, code.replace("net.head", "other.head"), "torch") == set()
+
+
+def test_parameters_that_an_object_gets_from_the_module(tmp_path: Path) -> None:
+    code = (
+        "class Clip:\n    def __init__(self, net, value):\n"
+        "        self.own = [p for part in (net.user, net.item) for p in part.parameters()]\n"
+        "    def __call__(self):\n        nn.utils.clip_grad_value_(self.own, 1)  # HERE\n"
+        f"clip = Clip(net, 0.1)\n{WRAP}clip()"
+    )
+    assert marked(tmp_path, code, "torch") == {"Uses parameters"}
+    assert marked(tmp_path, code, "auto") == set()
+    behind = code.replace(f"clip = Clip(net, 0.1)\n{WRAP}", f"{WRAP}clip = Clip(model, 0.1)\n")
+    assert marked(tmp_path, behind, "torch") == set()
