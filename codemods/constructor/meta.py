@@ -69,6 +69,11 @@ def _makes_model(program: Program, file: File, binding: Binding) -> bool:
     """Whether a name is given the object of a class that is not known to put parts on the meta device, or a trained model."""
     if not isinstance(binding, Assigned) or binding.path or not isinstance(binding.value, ast.Call):
         return False
+    # A context, or an argument, may hold the device.
+    if any(isinstance(around, ast.With) for around in file.ancestors(binding.value)):
+        return False
+    if any(keyword.arg is None or "device" in keyword.arg for keyword in binding.value.keywords):
+        return False
     function = binding.value.func
     if isinstance(function, ast.Name | ast.Attribute):
         for meaning in program.meanings(function, file):

@@ -428,6 +428,32 @@ def build_real(args):
     fully_shard(model)
     model = restored(model)
     return model
+=== a function for a model that is made in a context
+def build_there(args):
+    with args.device:
+        model = Net(args)
+    return FSDP(model, param_init_fn=fill)
+---
+def build_there(args):
+    with args.device:
+        model = Net(args)
+    fully_shard(model)
+    if next(model.parameters()).is_meta:
+        for module in model.modules():
+            fill(module)
+    return model
+=== a function for a model that is told its device
+def build_on(args):
+    model = Net(args, device=args.device)
+    return FSDP(model, param_init_fn=fill)
+---
+def build_on(args):
+    model = Net(args, device=args.device)
+    fully_shard(model)
+    if next(model.parameters()).is_meta:
+        for module in model.modules():
+            fill(module)
+    return model
 === a function for a model that a function makes
 def build_some(args):
     model = make(args)
