@@ -223,6 +223,8 @@ def functions(context: Context, name: ast.expr) -> list[ast.FunctionDef | ast.As
         return [made.node] if not isinstance(made.node, ast.ClassDef) else _made_by(made.node)
     if not isinstance(name, ast.Attribute) or context.dotted(name):
         return []
+    if name.attr.startswith("__"):  # `super().__init__(params)` of another class
+        return []
     return [
         each
         for each in context.file.of(ast.FunctionDef)

@@ -41,6 +41,9 @@ def test_states_of_optimizers(code: str, tmp_path: Path) -> None:
         "for group in opt.param_groups:\n    for p in group['params']:\n        p.grad = None  # HERE",
         "print(opt.state_dict()['state'][0]['step'])  # HERE",
         "print(len(opt.param_groups))  # HERE",
+        "class Own(torch.optim.Optimizer):\n    def __init__(self, params):\n        super().__init__(params, {})\n"
+        "class Layer(nn.Module):\n    def __init__(self, d):\n        self.fc = nn.Linear(d, d)  # HERE\n"
+        "own = Own(model.parameters())",
         "if len(list(model.parameters())) > 0:  # HERE\n    pass",
         "assert not len(opt.param_groups[0]['params'])  # HERE",
     ],
