@@ -19,7 +19,7 @@ from fsdp_migrate.source import Source
 
 _GIVEN = inspect.signature(like_fsdp1).parameters.values()
 SWITCHES = sorted(each.name for each in _GIVEN if each.default is True)
-_NAMING = re.compile(r"`--form auto`(?: as| keeps FSDP1.s behaviour:) `(\w+)`")
+_NAMING = re.compile(r"\(switch `(\w+)` of `like_fsdp1`\)")
 
 
 ALL = "all switches that are named"
