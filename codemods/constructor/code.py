@@ -8,6 +8,7 @@ from textwrap import indent
 
 from fsdp_migrate.codemods.constructor.conditions import Condition
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.once import inlined
 from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.names import TORCH
@@ -44,6 +45,7 @@ class Code:
         below: statements behind the sharding that do without it what those ask for.
         imports: the names that all this uses.
         rewritten: the option objects that are rewritten where they are made.
+        once: names above that stand for an expression, which may be written where they are read.
     """
 
     model: str
@@ -69,6 +71,7 @@ class Code:
     like_fsdp1: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)
     imports: list[Import] = field(default_factory=list)
+    once: list[str] = field(default_factory=list)
 
     def use(self, construction: Construction, name: str, module: str = TORCH) -> None:
         """Lets the file import a name that the code uses."""
@@ -117,6 +120,7 @@ class Code:
             if " if " in policy:
                 given["offload_policy"] = context.local("offload_policy", call)
                 lines.append(f"{given['offload_policy']} = {policy}")
+                self.once.append(given["offload_policy"])
             name = context.local("fsdp_kwargs", call)
             name = "fsdp_options" if name != "fsdp_kwargs" else name
             entries = ", ".join(f'"{key}": {value}' for key, value in given.items())
@@ -126,9 +130,27 @@ class Code:
         sharding += [self.note] if self.note else []
         sharding.append(f"fully_shard({self.model}{_arguments(self.root)}{shared})")
         room = context.line_length - context.file.statement(call).col_offset
+        if construction.like_fsdp1:
+            room -= 4
+        count = len(sharding)
+        is_read_here = shared.startswith(", **") or not (self.loop or construction.like_fsdp1)
+        every = inlined([*lines, *sharding], self._read_once(given, is_read_here), room)
+        lines, sharding = every[: len(every) - count], every[len(every) - count :]
         lines = [each for line in lines for each in _in_room(line, room)]
         lines += under(construction, self.model, sharding, self.like_fsdp1)
         return [*lines, *self.fill, *self.last, *self.below]
+
+    def _read_once(self, given: dict[str, str], is_read_here: bool) -> list[str]:
+        """The names that may be replaced by what they stand for.
+
+        Args:
+            is_read_here: whether shared arguments are read in front of the sharding, once for all units.
+        """
+        names = list(dict.fromkeys(self.once))
+        ignored = given.get("ignored_params", "")
+        if ignored.isidentifier() and is_read_here:
+            names.append(ignored)
+        return names
 
     def _loop(self, shared: str) -> list[str]:
         """The loop over the units below the root."""

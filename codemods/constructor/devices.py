@@ -17,6 +17,8 @@ from fsdp_migrate.codemods.constructor.construction import (
     constructions,
 )
 from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_on_meta, is_real
+from fsdp_migrate.codemods.constructor.once import inlined
+from fsdp_migrate.codemods.constructor.placed import is_on_device
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Binding, Imported
 
@@ -151,7 +153,9 @@ def sync(construction: Construction, value: ast.expr, code: Code) -> str:
         lines.append(f"    {dist}.broadcast({tensor}.detach(), {source}{of_group})")
     if test:
         lines = [f"if {test}:", *(f"    {line}" for line in lines)]
-    code.before += ["# Every rank begins with rank 0's values", *lines]
+    if "sync_module_states" not in test:  # which says it
+        lines.insert(0, "# Every rank begins with rank 0's values")
+    code.before += lines
     return "Replaced by a loop that broadcasts each tensor from rank 0 before sharding."
 
 
@@ -195,7 +199,7 @@ def _where_to_send(construction: Construction) -> str:
     if device not in construction.context.file.parents:
         raise AtRunTime
     text = construction.text(device)
-    return "" if "cpu" in text else text
+    return "" if "cpu" in text or is_on_device(construction) else text
 
 
 def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
@@ -211,9 +215,13 @@ def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
         f"{state} = {model}.state_dict() if {condition} else {{}}",
     ]
     options = context.local("options", call)
-    lines = [
+    room = context.line_length - context.file.statement(call).col_offset
+    load = [
         f"{options} = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)",
         f"set_model_state_dict({model}, {state}, options={options})",
+    ]
+    lines = [
+        *inlined(load, [options], room - 4 if test else room),
         f"for {buffer} in {model}.buffers():",
         *_back_to_device(construction, buffer, code),
         f"    {dist}.broadcast({buffer}, src=0)",

@@ -158,11 +158,15 @@ def in_place(construction: Construction, code: Code, place: Place) -> list[Edit]
     """The edits that put calls of `fully_shard` in the place of the constructor."""
     context = construction.context
     lines = code.lines(construction)
+    room = context.line_length - place.statement.col_offset
     if place.test:
-        lines = [f"if {place.test}:", *(indent(line, "    ") for line in _flat(place, lines))]
+        lines = [
+            f"if {place.test}:",
+            *(indent(line, "    ") for line in _flat(place, lines, room - 4)),
+        ]
         lines += ["else:", f"    {place.otherwise}"] if place.otherwise else []
     else:
-        lines = _flat(place, lines)
+        lines = _flat(place, lines, room)
     whole = construction.call if place.call is not None else place.statement
     kept, gone = remarks(construction, "\n".join(lines), whole)
     text = "\n".join([*kept, *lines])
@@ -174,16 +178,27 @@ def in_place(construction: Construction, code: Code, place: Place) -> list[Edit]
     ]
 
 
-def _flat(place: Place, lines: list[str]) -> list[str]:
-    """The statements, with those that name the model in front and behind; `fully_shard` returns it."""
+def _flat(place: Place, lines: list[str], room: int) -> list[str]:
+    """The statements, with those that name the model in front and behind; `fully_shard` returns it.
+
+    Args:
+        room: the characters that a line has.
+    """
     first = [place.first] if place.first else []
     if not place.last:
         return [*first, *lines]
-    call = lines[-1].lstrip()
-    if call.startswith(f"fully_shard({place.model}"):
-        margin = lines[-1].removesuffix(call)
-        begins = place.last.removesuffix(place.model)
-        return [*first, *lines[:-1], f"{margin}{begins}{call}"]
+    begins = place.last.removesuffix(place.model)
+    root = f"fully_shard({place.model}"
+    for at, line in reversed([*enumerate(lines)]):
+        if line.lstrip().startswith((f"{root},", f"{root})")):
+            # What a function returns, it returns last.
+            if begins.startswith("return ") and at < len(lines) - 1:
+                break
+            margin = line[: len(line) - len(line.lstrip())]
+            is_wider = len(line) <= room < len(line) + len(begins)
+            if is_wider and not begins.startswith("return "):
+                break
+            return [*first, *lines[:at], f"{margin}{begins}{line.lstrip()}", *lines[at + 1 :]]
     return [*first, *lines, place.last]
 
 
@@ -300,7 +315,7 @@ def by_units(construction: Construction, place: Place) -> list[Edit]:
         given = "\n".join([*rows, ""] if is_alike else rows)
     loop = [f"for {name}, {options} in units({given}):", f"    fully_shard({name}, **{options})"]
     loop = under(construction, place.model, loop)
-    lines = _flat(place, loop)
+    lines = _flat(place, loop, context.line_length - place.statement.col_offset)
     code = "\n".join(lines)
     kept, gone = remarks(construction, code, place.statement)
     code = "\n".join([*kept, *lines])

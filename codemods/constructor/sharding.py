@@ -199,6 +199,7 @@ def _free_after_forward(construction: Construction, keeps: Condition, code: Code
     if len(frees) > 50:
         name = context.local("reshard_after_forward", construction.call)
         code.above.append(f"{name} = {frees}")
+        code.once.append(name)
         frees = name
     arguments["reshard_after_forward"] = frees
 
