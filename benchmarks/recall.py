@@ -43,7 +43,7 @@ class Row(NamedTuple):
     shown: str
 
 
-_ALSO = re.compile(r"Also on lines? ([\d, ]+)\.")
+_ALSO = re.compile(r"Also (?:at|on) lines? ([\d, ]+)\.")
 
 
 @dataclass
