@@ -9,7 +9,10 @@ from fsdp_migrate.facts.names import NAMES, POLICIES, RUNTIME, TORCH, WRAPPING
 
 def in_torch(node: ast.Import | ast.ImportFrom, name: str) -> tuple[str, str] | None:
     """Where torch has a name that an earlier run imported from the runtime; None for what is torch's already."""
-    module = "" if isinstance(node, ast.Import) else node.module or ""
+    if isinstance(node, ast.Import):
+        module = ""
+    else:
+        module = node.module or ""
     if not module.startswith(RUNTIME) or name not in NAMES:
         return None
     if name in POLICIES | WRAPPING:
@@ -23,7 +26,9 @@ def join(context: Context, statements: list[ImportChange]) -> None:
         for alias in statement.node.names:
             local = alias.asname or alias.name
             module, name = statement.move.get(local, ("", ""))
-            home = _import_from(context, module, statement) if module else None
+            home = None
+            if module:
+                home = _import_from(context, module, statement)
             if home is None:
                 continue
             change = next((each for each in statements if each.node is home), None)

@@ -11,7 +11,8 @@ _OPPOSITES: dict[type[ast.cmpop], str] = {
     ast.Is: "is not",
     ast.IsNot: "is",
 }
-_TRUE, _FALSE = "True", "False"
+_TRUE = "True"
+_FALSE = "False"
 
 
 def either(test: ast.expr, first: str, second: str, source: Callable[[ast.AST], str]) -> str:
@@ -48,4 +49,6 @@ def negated(test: ast.expr, source: Callable[[ast.AST], str]) -> str:
 
 def _joined(code: str) -> str:
     """Code on one line: what stood between brackets may have had several."""
-    return code if "#" in code else " ".join(code.split())
+    if "#" in code:
+        return code
+    return " ".join(code.split())

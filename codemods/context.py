@@ -71,7 +71,9 @@ class Context:
         if not isinstance(expression, ast.Attribute):
             return None
         owner = self.fsdp1(expression.value)
-        return None if owner is None else (owner, expression.attr)
+        if owner is None:
+            return None
+        return (owner, expression.attr)
 
     def dotted(self, expression: ast.expr) -> frozenset[str]:
         """The dotted paths outside the program that an expression can mean."""
@@ -100,7 +102,9 @@ class Context:
     def line_length(self) -> int:
         """That of the target's own formatter, else of the file's own lines."""
         length = self.program.once(_of_project, self.file.path.absolute().parent)
-        return of_code(self.file.text) if length is None else length
+        if length is None:
+            return of_code(self.file.text)
+        return length
 
     @cached_property
     def references(self) -> dict[ast.expr, str]:
@@ -115,8 +119,12 @@ class Context:
 
     def _references(self) -> dict[ast.expr, str]:
         found: dict[ast.expr, str] = {}
-        file, words = self.file, self.program.fsdp1_words
-        names = words | file.aliases if file.stars else self.program.fsdp1_aliases(file)
+        file = self.file
+        words = self.program.fsdp1_words
+        if file.stars:
+            names = words | file.aliases
+        else:
+            names = self.program.fsdp1_aliases(file)
         members = (node for word in words for node in file.attributes.get(word, ()))
         loads = (node for each in names for node in file.loads.get(each, ()))
         for node in (*members, *loads):
@@ -131,7 +139,9 @@ class Context:
         found = {}
         for node in self.file.of(ast.Constant):
             if isinstance(node.value, str) and ("FSDP" in node.value or CLASS in node.value):
-                name = self.fsdp1(node) if self.is_annotation(node) else None
+                name = None
+                if self.is_annotation(node):
+                    name = self.fsdp1(node)
                 if name is not None:
                     found[node] = name
         return found
@@ -151,12 +161,17 @@ class Context:
             return None
         at_top = self.file.scope_of(target) is self.file.scope
         several = len(getattr(statement, "targets", [target])) > 1
-        return None if several or (at_top and self.is_for_others(target.id)) else statement
+        if several or (at_top and self.is_for_others(target.id)):
+            return None
+        return statement
 
     def _is_in_all(self, constant: ast.Constant) -> bool:
         for node in self.file.ancestors(constant):
             if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                if isinstance(node, ast.Assign):
+                    targets = node.targets
+                else:
+                    targets = [node.target]
                 return "__all__" in ast.dump(targets[0])
         return False
 
@@ -182,7 +197,9 @@ class Context:
     def call_of(self, function: ast.AST) -> ast.Call | None:
         """The call of a function, where it is called and no value."""
         call = self.file.parents[function]
-        return call if isinstance(call, ast.Call) and call.func is function else None
+        if isinstance(call, ast.Call) and call.func is function:
+            return call
+        return None
 
     def replace(self, node: ast.AST, code: str) -> Edit:
         """The edit that puts code in a node's place."""
@@ -219,7 +236,9 @@ class Context:
 
     @property
     def _layout(self) -> int | None:
-        return self.line_length if self.writes else None
+        if self.writes:
+            return self.line_length
+        return None
 
     def replace_statement(self, statement: ast.stmt, code: str, *, as_it_is: bool = False) -> Edit:
         """The edit that puts other statements in a statement's place, formatted unless `as_it_is`."""
@@ -236,7 +255,8 @@ class Context:
 
     def free(self, wanted: str, at: ast.AST) -> str:
         """`wanted`, or a longer name that means nothing yet where a node is, and that no code reads from an `import *`."""
-        scope, loads = self.file.scope_of(at), self.file.loads
+        scope = self.file.scope_of(at)
+        loads = self.file.loads
         while scope.lookup(wanted) is not None or any(
             self.file.scope_of(load).lookup(wanted) is None for load in loads.get(wanted, ())
         ):
@@ -255,7 +275,9 @@ class Context:
             return self.free(wanted, at)
         loads = self.file.loads.get(wanted, ())
         inside = any(function is each for load in loads for each in self.file.ancestors(load))
-        return self.free(wanted, at) if inside else wanted
+        if inside:
+            return self.free(wanted, at)
+        return wanted
 
     def means(self, name: str, at: ast.AST, dotted: str) -> bool:
         """Whether a name can be written at a place for an import of `dotted`: it is free there, or means just that.
@@ -278,7 +300,10 @@ class Context:
             if self.file.scope_of(load).lookup(name) == scope.lookup(name):
                 return self.dotted(load)
         found = scope.lookup(name)
-        imported = [b for b in found.bindings if isinstance(b, Imported)] if found else []
+        if found:
+            imported = [b for b in found.bindings if isinstance(b, Imported)]
+        else:
+            imported = []
         return frozenset(f"{b.module}.{b.member}" if b.member else b.module for b in imported)
 
 
@@ -325,7 +350,9 @@ def also(lines: Sequence[int]) -> str:
 def shortened(source: str) -> str:
     """The source of a construct on one line, as a finding names it."""
     line = " ".join(source.split())
-    return line if len(line) <= 48 else f"{line[:45]}..."
+    if len(line) <= 48:
+        return line
+    return f"{line[:45]}..."
 
 
 def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:

@@ -98,7 +98,9 @@ def _places(context: Context, dictionary: ast.Name | ast.Attribute) -> Iterator[
     if isinstance(dictionary, ast.Name):
         wanted = file.variable(dictionary)
         for name in file.of(ast.Name):
-            found = file.variable(name) if name.id == dictionary.id else None
+            found = None
+            if name.id == dictionary.id:
+                found = file.variable(name)
             if wanted is not None and found is not None and found.scope is wanted.scope:
                 yield name
     elif getattr(dictionary.value, "id", "") in {"self", "cls"}:

@@ -55,7 +55,9 @@ def _is_imported(context: Context, need: Import) -> bool:
 def _line_of_use(context: Context, need: Import) -> int:
     """The line that an import has to be above: the file's last one for code that runs when a function is called."""
     at_top = need.at is not None and context.file.scope_of(need.at) is context.file.scope
-    return getattr(need.at, "lineno", 0) if at_top else len(context.file.line_starts)
+    if at_top:
+        return getattr(need.at, "lineno", 0)
+    return len(context.file.line_starts)
 
 
 def _beside(
@@ -73,7 +75,10 @@ def _beside(
         s.node for s in statements if isinstance(s.node, ast.ImportFrom) and "*" not in s.locals
     ]
     replaced = next((node for node in ours if _imports(context, node, need.at)), None)
-    block = file.block(replaced) if replaced is not None else file.tree.body
+    if replaced is not None:
+        block = file.block(replaced)
+    else:
+        block = file.tree.body
     joins = {s.node for s in statements for m, _ in (*s.add, *s.move.values()) if m == need.module}
     same = [
         node
@@ -125,7 +130,9 @@ def _leading(context: Context) -> Iterator[ast.Import | ast.ImportFrom]:
 
 def _imports(context: Context, node: ast.ImportFrom, at: ast.AST | None) -> bool:
     """Whether a statement binds the name that a reference begins with."""
-    root = root_of(at) if isinstance(at, ast.expr) else None
+    root = None
+    if isinstance(at, ast.expr):
+        root = root_of(at)
     names = {alias.asname or alias.name for alias in node.names}
     scope = context.file.scope_of(node)
     return root is not None and root.id in names and sees(context, root, scope, root.id)
@@ -146,7 +153,10 @@ def may_go(context: Context, name: ast.Name) -> bool:
         if path in context.references:
             return True
         parent = context.file.parents[path]
-        path = parent if isinstance(parent, ast.Attribute) else context.file.tree
+        if isinstance(parent, ast.Attribute):
+            path = parent
+        else:
+            path = context.file.tree
     paths = context.dotted(name)
     return any(path.split(".")[0] in _OF_CONTEXTS or is_private(path) for path in paths)
 

@@ -32,7 +32,9 @@ def where(context: Context, argument: str, is_set: bool) -> Context | None:
     """The file for the models whose constructors can have `argument=is_set`; None if the program makes none of them."""
     models = context.program.once(_models, argument, is_set)
     if models is None or models is context.models:
-        return None if models is None else context
+        if models is None:
+            return None
+        return context
     view = replace(context)
     view.models = models
     return view
@@ -62,7 +64,9 @@ def _models(program: Program, argument: str, is_set: bool) -> Models | None:
     )
     if len(left_out) == len(calls):
         return None
-    return SomeModels(program, left_out) if left_out else models_of(program)
+    if left_out:
+        return SomeModels(program, left_out)
+    return models_of(program)
 
 
 def _answers(program: Program, file: File, call: ast.Call, argument: str) -> frozenset[bool]:
@@ -71,7 +75,9 @@ def _answers(program: Program, file: File, call: ast.Call, argument: str) -> fro
     if own is None and last_name(call.func) == "like_fsdp1":
         # An earlier run sharded in place: parameters are the original ones since, whatever FSDP1 was given.
         return frozenset({argument == "use_orig_params"})
-    given = _given(own, argument) if own is not None else None
+    given = None
+    if own is not None:
+        given = _given(own, argument)
     if given is not None:
         return given
     if own is not None and own.kind == DIRECT:
@@ -93,7 +99,9 @@ def _given(construction: Construction, argument: str) -> frozenset[bool] | None:
     """What a call gives for an argument; None if it leaves it out."""
     values = [each.value for each in construction.arguments if each.name == argument]
     if not values:
-        return None if construction.is_written_out else _OPEN
+        if construction.is_written_out:
+            return None
+        return _OPEN
     flow = construction.flow(values[0])
     found = set[bool]()
     for end in flow.ends:

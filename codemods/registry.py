@@ -80,7 +80,8 @@ def codemods() -> list[Codemod]:
 
 def asked(context: Context, takes: Callable[[str], bool] | None = None) -> Iterator[Codemod]:
     """The codemods that may find something in a file, of those whose names are taken."""
-    text, names = context.file.text, {*context.references.values()}
+    text = context.file.text
+    names = {*context.references.values()}
     for codemod in codemods():
         is_taken = takes is None or takes(codemod.name)
         if is_taken and codemod.may_find(text, names, context.form):
@@ -129,5 +130,7 @@ def unknown(code: str) -> str:
 
     close = get_close_matches(code.upper(), [rule.code for rule in all_rules()], 3)
     close = close or get_close_matches(code.lower(), [rule.name for rule in all_rules()], 3)
-    hint = f"; close ones: {', '.join(close)}" if close else ""
+    hint = ""
+    if close:
+        hint = f"; close ones: {', '.join(close)}"
     return f"no rule has the code {code}{hint} (`fsdp-migrate rules` lists all)"

@@ -160,7 +160,8 @@ class _After:
         """The code of some statements, at the margin; None where its layout is unusual."""
         if not is_alone(self.file, block[0]):
             return None
-        start, end = self.file.lines(block[0])[0], self.file.lines(block[-1])[1]
+        start = self.file.lines(block[0])[0]
+        end = self.file.lines(block[-1])[1]
         inside = [edit for edit in self.edits if start <= edit.start and edit.end <= end]
         text = spliced(self.file.text, inside, start, end)
         margin = indentation(self.file, block[0])
@@ -193,7 +194,9 @@ def _tree(code: str | None) -> str | None:
     match tree.body:
         case [ast.FunctionDef() as function] if ast.get_docstring(function) is not None:
             del function.body[0]
-    return ast.dump(tree) if code is not None else None
+    if code is not None:
+        return ast.dump(tree)
+    return None
 
 
 def _become_same(after: _After, one: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
@@ -275,7 +278,9 @@ def _assigned_above(file: File, second: ast.Assign) -> ast.Assign | None:
     first = max(above, key=lambda each: each.lineno, default=None)
     if not isinstance(first, ast.Assign) or len(first.targets) != 1:
         return None
-    return first if first in block else None
+    if first in block:
+        return first
+    return None
 
 
 def _same_value(after: _After, first: ast.Assign, second: ast.Assign) -> _Repeat | None:

@@ -74,7 +74,8 @@ def swap(
     gone = {node for region in removed for node in ast.walk(region)}
     aliases = list(spent_aliases(context, gone))
     gone |= {node for each in aliases for node in ast.walk(each)}
-    known, file = _staying(context).items(), context.file
+    known = _staying(context).items()
+    file = context.file
     stays = {n: to for n, to in known if n in file.parents and n not in gone}
     statements = list(_statements(context, gone))
     for statement in statements:
@@ -98,7 +99,9 @@ def swap(
     needs: dict[str, Import] = {}
     # Code of functions runs when these are called: any import at the top of the file is above it.
     for node, target in sorted(spelled_out, key=lambda e: file.scope_of(e[0]) is not file.scope):
-        name = _last(node) if node in context.references or node in context.quoted else ""
+        name = ""
+        if node in context.references or node in context.quoted:
+            name = _last(node)
         spelled[node] = f"{target}.{name}".rstrip(".")
         # An `import a.b` of the file already makes `a` known, as far as the name needs it.
         if not any(each == target or each.startswith(f"{target}.") for each in imported):
@@ -120,7 +123,9 @@ def swap(
 
 
 def _staying(context: Context) -> dict[ast.expr, str]:
-    return context.program.once(staying) if context.program.has(OF_OTHERS) else {}
+    if context.program.has(OF_OTHERS):
+        return context.program.once(staying)
+    return {}
 
 
 def _say_staying(
@@ -142,7 +147,8 @@ def _say_staying(
         for place in places:
             said.setdefault(place, []).append(node)
     for place, nodes in said.items():
-        to, names = stays[nodes[0]], ", ".join(sorted({last_name(node) for node in nodes}))
+        to = stays[nodes[0]]
+        names = ", ".join(sorted({last_name(node) for node in nodes}))
         # Accelerate's FSDP2 asks whether a policy is torch's own.
         is_done = to.startswith("accelerate.")
         if is_done:
@@ -217,7 +223,8 @@ def _decide(
     needed: Collection[str],
 ) -> None:
     """Drops the names that edits left without a use, and moves the others to the runtime, but for those that stay."""
-    other, kept = {*gone, *stays}, {each.id for each in stays if isinstance(each, ast.Name)}
+    other = {*gone, *stays}
+    kept = {each.id for each in stays if isinstance(each, ast.Name)}
     for alias in statement.node.names:
         local = alias.asname or alias.name
         ours = _binds_fsdp(statement.node, alias)
@@ -283,7 +290,10 @@ def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:
 
 def _last(node: ast.expr) -> str:
     """The last part of a dotted name, in quotes too."""
-    path = node.attr if isinstance(node, ast.Attribute) else str(getattr(node, "value", ""))
+    if isinstance(node, ast.Attribute):
+        path = node.attr
+    else:
+        path = str(getattr(node, "value", ""))
     return path.rpartition(".")[2]
 
 
@@ -291,7 +301,10 @@ def _say(context: Context, statement: ImportChange) -> Iterator[Found]:
     node = statement.node
     names = ", ".join(alias.name for alias in node.names)
     module = module_of(node)
-    construct = f"{module}: {names}" if isinstance(node, ast.ImportFrom) else f"import {names}"
+    if isinstance(node, ast.ImportFrom):
+        construct = f"{module}: {names}"
+    else:
+        construct = f"import {names}"
     if statement.move:
         where = sorted({target for target, _ in statement.move.values()})
         message = f"Now imported from {' and '.join(f'`{each}`' for each in where)}."
@@ -328,9 +341,13 @@ def _edits(
     insert: list[tuple[str, str]],
     spelled: dict[ast.expr, str],
 ) -> list[Edit]:
-    file, length = context.file, context.line_length
+    file = context.file
+    length = context.line_length
     changes = [each for each in statements if each.drop or each.move or each.add]
-    edits = edit_imports(file, changes, length) if changes else []
+    if changes:
+        edits = edit_imports(file, changes, length)
+    else:
+        edits = []
     for node, code in spelled.items():
         if isinstance(node, ast.Constant):
             quoted = context.source(node)

@@ -23,7 +23,10 @@ def written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
         if not isinstance(node, ast.Attribute):
             continue
         root = root_of(node)
-        bindings = context.file.bindings(root) if root is not None else []
+        if root is not None:
+            bindings = context.file.bindings(root)
+        else:
+            bindings = []
         path: ast.expr = node
         if len(bindings) == 1 and isinstance(bindings[0], Assigned):
             if _module_of(context, bindings[0].value):  # else it is a package around FSDP1's
@@ -64,5 +67,8 @@ def _is_other_package(binding: Binding) -> bool:
     """Whether an import binds a package around FSDP1's, such as torch: it stays."""
     if not isinstance(binding, Imported):
         return False
-    member = f".{binding.member}" if binding.member else ""
+    if binding.member:
+        member = f".{binding.member}"
+    else:
+        member = ""
     return TORCH.startswith(f"{binding.module}{member}.")

@@ -49,7 +49,8 @@ def of_code(text: str) -> int:
 
 def _in_folder(folder: Path) -> int | None:
     tables = _toml(folder / "pyproject.toml").get("tool", {})
-    tables = tables if isinstance(tables, dict) else {}
+    if not isinstance(tables, dict):
+        tables = {}
     formatters = [tables.get(tool) for tool in ("black", "ruff", "yapf")]
     formatters += [_toml(folder / name) for name in _RUFF]
     for given in formatters:

@@ -22,7 +22,8 @@ def of(
     Args:
         written: the arguments that are in torch's words.
     """
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     is_whole = {"mixed_precision", "auto_wrap_policy"} <= {*written}
     lacks_attributes = construction.keeps_attributes == "False"
     yield from of_model(context, call, norms=is_whole, lacks_attributes=lacks_attributes)

@@ -106,10 +106,18 @@ def is_elsewhere(context: Context, switch: str) -> bool:
 
 
 def _is_open(program: Program, path: str, switch: str) -> bool:
-    file = program.load(path) if program.mentions(path) else None
-    text = program.reach.text(path) if file is None else file.text
+    file = None
+    if program.mentions(path):
+        file = program.load(path)
+    if file is None:
+        text = program.reach.text(path)
+    else:
+        text = file.text
     places = [*re.finditer(WORDS[switch], text)]
-    lines = [] if file is None or not places else program.once(_lines, path)
+    if file is None or not places:
+        lines = []
+    else:
+        lines = program.once(_lines, path)
     spans = [file.span(line.node) for line in lines if file is not None and line.switch == switch]
     return any(not any(a <= p.start() < b or a < p.end() <= b for a, b in spans) for p in places)
 
@@ -118,7 +126,8 @@ def _lines(program: Program, path: str) -> list[Line]:
     """Those of a file, but for code about models that FSDP1 does not wrap, or for FSDP2 itself."""
     file = program.load(path)
     assert file is not None
-    context, found = Context(file, program, form="torch"), list[Line]()
+    context = Context(file, program, form="torch")
+    found = list[Line]()
     for line in (each for finder in _FINDERS for each in finder(context)):
         around = file.function(line.node)
         is_of_fsdp2 = False
@@ -141,7 +150,9 @@ def _interface(context: Context) -> Iterator[Line]:
                     message = f"Raises `AttributeError`: an FSDP2 model has no `{name}`. {INTERFACE[name]}"
                 yield Line("interface", attribute, message)
     for call in (*context.file.calls.get("getattr", ()), *context.file.calls.get("hasattr", ())):
-        name = str(getattr(call.args[1], "value", "")) if len(call.args) > 1 else ""
+        name = ""
+        if len(call.args) > 1:
+            name = str(getattr(call.args[1], "value", ""))
         if name in _ASKED and context.can_be_model(call.args[0]):
             message = f"Finds no `{name}` on an FSDP2 model. {_ASKED[name]}"
             yield Line("interface", call, message)
@@ -153,7 +164,10 @@ def _states(context: Context) -> Iterator[Line]:
         if is_typed(context.file, attribute):
             yield Line("whole_state_dicts", attribute, "")
     for attribute, is_rewritten in untyped(context):
-        message = "" if is_rewritten else STATE_DICTS[attribute.attr]
+        if is_rewritten:
+            message = ""
+        else:
+            message = STATE_DICTS[attribute.attr]
         yield Line("whole_state_dicts", attribute, message)
 
 
@@ -186,7 +200,8 @@ def _gathered(context: Context) -> Iterator[Line]:
 
 def _is_swapped(context: Context, method: ast.Attribute, written: ast.Name) -> bool:
     """Whether a function that trains nothing itself writes what a loop takes from a model, as an optimizer does not."""
-    function, loop = context.file.function(method), loop_of(context.file, written)
+    function = context.file.function(method)
+    loop = loop_of(context.file, written)
     if function is None or loop is None or context.call_of(method) is None:
         return False
     text = context.source(function)
@@ -260,7 +275,8 @@ def _shardings(context: Context) -> Iterator[_Sharding]:
 def _names(context: Context) -> Iterator[Line]:
     """`type(module).__name__ == "Block"`, and the name of a model."""
     for attribute in context.file.attributes.get("__name__", ()):
-        subject, around = subject_of(attribute.value), context.file.parents[attribute]
+        subject = subject_of(attribute.value)
+        around = context.file.parents[attribute]
         if isinstance(subject, ast.Attribute) and subject.attr in INNER:
             subject = subject.value
         is_compared = isinstance(around, ast.Compare)

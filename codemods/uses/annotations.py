@@ -26,7 +26,8 @@ def find(context: Context) -> Iterator[Found]:
 
 def _annotation(context: Context, reference: ast.expr) -> Found:
     name, imports = _spelled(context, reference)
-    node, code = reference, name
+    node = reference
+    code = name
     if isinstance(reference, ast.Constant):
         code = context.source(reference).replace(str(reference.value), name)
     other = _other_choice(context, reference, name)
@@ -43,13 +44,16 @@ def _other_choice(context: Context, reference: ast.expr, name: str) -> tuple[ast
     around = context.file.parents[reference]
     match around, context.file.parents[around]:
         case ast.BinOp(left, ast.BitOr(), right), _:
-            choice, both = around, [left, right]
+            choice = around
+            both = [left, right]
         case ast.Tuple(both), ast.Subscript(value) as choice if last_name(value) == "Union":
             pass
         case _:
             return None
     others = [context.source(each) for each in both if each is not reference]
-    return (choice, name) if others == [name] else None
+    if others == [name]:
+        return (choice, name)
+    return None
 
 
 def _spelled(context: Context, at: ast.expr) -> tuple[str, tuple[Import, ...]]:

@@ -21,7 +21,8 @@ def together(blocks: Iterable[Block], file: File) -> list[list[Block]]:
     """The blocks that are rewritten together: those inside of one another, and those that read one configuration."""
     groups: list[tuple[set[object], list[Block]]] = []
     for block in blocks:
-        keys, members = _shared(block, file), [block]
+        keys = _shared(block, file)
+        members = [block]
         for group in [each for each in groups if each[0] & keys]:
             groups.remove(group)
             keys |= group[0]
@@ -113,7 +114,8 @@ class _Part:
 
     def __init__(self, context: Context, blocks: Sequence[Block], once: Once) -> None:
         self.blocks = blocks
-        self.statement, call = blocks[0].statement, blocks[0].call
+        self.statement = blocks[0].statement
+        call = blocks[0].call
         every = {use.node: once.of(use) for block in blocks for use in block.uses}
         uses = list(every.values())
         names = local_names(context, uses, call)

@@ -88,7 +88,8 @@ def _not_of_units(
     context: Context, references: Iterable[ast.expr]
 ) -> Iterator[tuple[ast.expr, Selects]]:
     """The tests that met a wrapper and the module in it, and do not select the wrappers."""
-    walks, file = Walks(context.models), context.file
+    walks = Walks(context.models)
+    file = context.file
     for reference in references:
         if not is_tested(context, reference):
             continue
@@ -256,7 +257,8 @@ def is_tested(context: Context, reference: ast.expr) -> bool:
     node: ast.AST = reference
     parent = context.file.parents[node]
     if isinstance(parent, ast.Tuple):
-        node, parent = parent, context.file.parents[parent]
+        node = parent
+        parent = context.file.parents[parent]
     called = getattr(parent, "func", None)
     if not isinstance(parent, ast.Call) or getattr(called, "id", "") != "isinstance":
         return False

@@ -49,7 +49,10 @@ class Block:
     @property
     def spent(self) -> tuple[ast.AST, ...]:
         """FSDP1's code that nothing needs any more."""
-        known = self.own.spent if self.own is not None else (self.call,)
+        if self.own is not None:
+            known = self.own.spent
+        else:
+            known = (self.call,)
         return (*known, *(use.node.func for use in self.uses))
 
 
@@ -148,7 +151,8 @@ def _is_of_another_context(
 
 def is_part(expression: ast.expr, model: ast.expr) -> bool:
     """Whether an expression names a model, its wrapped module or a part of it."""
-    inner, named = ast.unparse(without_wrapper(expression)), ast.unparse(without_wrapper(model))
+    inner = ast.unparse(without_wrapper(expression))
+    named = ast.unparse(without_wrapper(model))
     return inner == named or inner.startswith(f"{named}.")
 
 
@@ -199,7 +203,8 @@ def getting(context: Context, call: ast.Call, how: Setting) -> Use:
 def setting(context: Context, call: ast.Call, how: Setting) -> Use:
     """`model.load_state_dict(state)` by torch's function."""
     assert isinstance(call.func, ast.Attribute)
-    state, strict = keyword(call, "state_dict", 0), keyword(call, "strict", 1)
+    state = keyword(call, "state_dict", 0)
+    strict = keyword(call, "strict", 1)
     if state is None or keyword(call, "assign", 2) is not None:
         raise Untranslatable("FSDP2's model loads shards. Call `set_model_state_dict`.")
     if how.full != "False" and is_side_by_side(context):
@@ -223,14 +228,19 @@ def _is_new(context: Context, state: ast.expr) -> bool:
     """Whether a dictionary is used for nothing else: torch's function fills it with shards."""
     if isinstance(state, ast.Call):
         return True
-    root = state.value if isinstance(state, ast.Subscript) else state
+    root = state
+    if isinstance(state, ast.Subscript):
+        root = state.value
     bindings = context.file.bindings(root)
     if not bindings or not all(isinstance(each, Assigned) for each in bindings):
         return False
     made = (each.value for each in bindings if isinstance(each, Assigned) and not each.path)
     is_made_here = all(isinstance(value, ast.Call | ast.Dict | ast.DictComp) for value in made)
     end = state.end_lineno or state.lineno
-    reads = context.file.reads(root) if isinstance(root, ast.Name) else []
+    if isinstance(root, ast.Name):
+        reads = context.file.reads(root)
+    else:
+        reads = []
     behind = [read for read in reads if read.lineno > end]
     return is_made_here and all(_is_of_another(context, read, state) for read in behind)
 

@@ -50,7 +50,9 @@ class GivenContext:
 
 def is_nothing(value: ast.expr) -> bool:
     """`nullcontext`, or a call of it."""
-    called = value.func if isinstance(value, ast.Call) else value
+    called = value
+    if isinstance(value, ast.Call):
+        called = value.func
     return last_name(called) in ("nullcontext", "suppress")
 
 
@@ -75,7 +77,9 @@ def given_context(context: Context, call: ast.Call) -> GivenContext | None:
         return None
     beside = context.file.block(statements[-1])
     is_below = any(each in beside for each in (block, *context.file.ancestors(block)))
-    return GivenContext(statements, block, item) if is_below else None
+    if is_below:
+        return GivenContext(statements, block, item)
+    return None
 
 
 def _is_or_nothing(value: ast.expr, call: ast.Call) -> bool:
@@ -114,9 +118,13 @@ def _reads_behind(
     context: Context, statements: tuple[ast.stmt, ...], target: ast.Name
 ) -> list[ast.Name]:
     """Where the variable is read before something else gives it a value."""
-    first, last = statements[0].lineno, statements[-1].end_lineno or statements[-1].lineno
+    first = statements[0].lineno
+    last = statements[-1].end_lineno or statements[-1].lineno
     variable = context.file.variable(target)
-    assigned = variable.assigned if variable is not None else []
+    if variable is not None:
+        assigned = variable.assigned
+    else:
+        assigned = []
     others = [each.target.lineno for each in assigned if each.target.lineno > last]
     end = min(others, default=None)
     reads = [each for each in context.file.reads(target) if each.lineno >= first]

@@ -64,7 +64,10 @@ def find(context: Context) -> Iterator[Found]:
 
 def replaced(context: Context) -> set[ast.AST]:
     """The code of which other rules need not speak."""
-    lists = lists_of(context) if context.form == "torch" and _GET in context.file.text else []
+    if context.form == "torch" and _GET in context.file.text:
+        lists = lists_of(context)
+    else:
+        lists = []
     calls = [assign.value for each in lists for assign, _ in each.made.values()]
     return {node for call in calls for node in ast.walk(call)} | {n for e in lists for n in e.flat}
 
@@ -104,7 +107,9 @@ def _lists(context: Context, function: ast.AST) -> Lists | None:
     is_known = all(
         _is_loop_known(context, loop, names, lists) for loop, names in lists.loops.items()
     )
-    return lists if lists.loops and is_known else None
+    if lists.loops and is_known:
+        return lists
+    return None
 
 
 def _is_known(file: File, lists: Lists, read: ast.Name) -> bool:
@@ -122,7 +127,8 @@ def _is_known(file: File, lists: Lists, read: ast.Name) -> bool:
             targets: list[ast.expr] = [target]
             lists_given: list[ast.expr] = [read]
         case ast.For(ast.Tuple(several), ast.Call(ast.Name("zip"), given, []) as iterated):
-            targets, lists_given = several, given
+            targets = several
+            lists_given = given
             if iterated is not around or len(several) != len(given):
                 return False
         case _:
@@ -219,7 +225,8 @@ def _without_tests(
 ) -> list[Edit]:
     """The edits that take comparisons with None out of a conjunction."""
     assert isinstance(conjunction, ast.BoolOp)
-    file, values = context.file, conjunction.values
+    file = context.file
+    values = conjunction.values
     if comments_between(file, *file.span(conjunction)) or all(each in tests for each in values):
         raise Refused("its test is unusual")
     edits = []

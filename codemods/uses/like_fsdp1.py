@@ -41,8 +41,13 @@ def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
     call = statement.items[0].context_expr
     assert isinstance(call, ast.Call)
     model = keyword(call, "model", 0)
-    shards = None if model is None else _root(statement, model)
-    why = root.may_be_read(context, statement) if shards else ""
+    if model is None:
+        shards = None
+    else:
+        shards = _root(statement, model)
+    why = ""
+    if shards:
+        why = root.may_be_read(context, statement)
     edits = lambda: _edits(context, statement, call, shards if why else None)  # noqa: E731
     yield Found(RULE, statement, Action.REWRITE, _MESSAGE, "like_fsdp1", edits, (), (call.func,))
     if why and shards is not None:
@@ -69,7 +74,9 @@ def _root(statement: ast.With, model: ast.expr) -> ast.Expr | None:
         case ast.Expr(value=ast.Call(args=[given], keywords=keywords) as call):
             names = {each.arg for each in keywords}
             is_root = ast.unparse(call.func) == "fully_shard" and ast.dump(given) == ast.dump(model)
-            return last if is_root and "reshard_after_forward" not in names else None
+            if is_root and "reshard_after_forward" not in names:
+                return last
+            return None
     return None
 
 
@@ -90,10 +97,12 @@ def _edits(
 
 
 def _cast(context: Context, statement: ast.With, call: ast.Call) -> list[Edit]:
-    dtype, model = keyword(call, "buffer_dtype"), keyword(call, "model", 0)
+    dtype = keyword(call, "buffer_dtype")
+    model = keyword(call, "model", 0)
     if dtype is None or model is None:
         return []
-    margin, end_of_line = indentation(context.file, statement), newline(context.file)
+    margin = indentation(context.file, statement)
+    end_of_line = newline(context.file)
     buffer = context.local("buffer", call)
     given = context.source(dtype)
     lines = [

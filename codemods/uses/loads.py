@@ -143,7 +143,8 @@ def _is_elif(context: Context, statement: ast.stmt) -> bool:
 
 def _to_the_other_branch(context: Context, around: ast.If, load: ast.stmt) -> Edit:
     file = context.file
-    margin, end = indentation(file, around), newline(file)
+    margin = indentation(file, around)
+    end = newline(file)
     code = f"{margin}{step(file)}{context.source(load)}"
     if not around.orelse:
         code = f"{margin}else:{end}{code}"

@@ -169,7 +169,8 @@ def _clip(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
 def _clip_edits(
     context: Context, attribute: ast.Attribute, call: ast.Call, is_used: bool
 ) -> list[Edit]:
-    file, tail = context.file, ".full_tensor()" * is_used
+    file = context.file
+    tail = ".full_tensor()" * is_used
     start, end = file.span(attribute)
     behind = file.span(call)[1]
     bracket = file.text.index("(", end) + 1
@@ -177,7 +178,9 @@ def _clip_edits(
     edits = [Edit(start, bracket, begins + (", " if call.args or call.keywords else ""))]
     if is_used:
         edits.append(Edit(behind, behind, tail))
-    line, first, end_of_line = call.lineno, file.line_starts[call.lineno - 1], file.lines(call)[1]
+    line = call.lineno
+    first = file.line_starts[call.lineno - 1]
+    end_of_line = file.lines(call)[1]
     added = sum(len(edit.text) - (edit.end - edit.start) for edit in edits)
     length = len(file.text[first:end_of_line].rstrip())
     if call.end_lineno == line and length <= context.line_length < length + added:
@@ -235,7 +238,9 @@ def _inner(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         return
     model = context.source(attribute.value)
     is_shared = is_shared and sharded is None
-    code = f'getattr({model}, "module", {model})' if is_shared else model
+    code = model
+    if is_shared:
+        code = f'getattr({model}, "module", {model})'
     message = _OR_DDP if is_shared else _ITSELF
     edits = lambda: [context.replace(attribute, code)]  # noqa: E731
     yield Found(MODULE, attribute, Action.REWRITE, message, edits=edits)
@@ -251,7 +256,9 @@ def _is_own_module(context: Context, attribute: ast.Attribute) -> bool:
 
 
 def _own_module(context: Context, attribute: ast.Attribute) -> Found:
-    message = _OWN_OR_DDP if shares_code_with_ddp(context) else _OWN
+    message = _OWN
+    if shares_code_with_ddp(context):
+        message = _OWN_OR_DDP
     message = message.format(context.source(attribute.value))
     return Found(MODULE, attribute, Action.MANUAL, message, severity=Severity.SILENT)
 
@@ -268,7 +275,8 @@ def _have_own_modules(program: Program, form: str) -> bool:
 
 def _has_own_module(cls: Definition) -> bool:
     """Whether a class sets or defines `module`."""
-    file, body = cls.file, getattr(cls.node, "body", [])
+    file = cls.file
+    body = getattr(cls.node, "body", [])
     defined = any(getattr(each, "name", "") == "module" for each in body)
     return defined or any(
         isinstance(each.ctx, ast.Store)

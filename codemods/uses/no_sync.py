@@ -95,8 +95,12 @@ def find(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         )
         yield Found(RULE, attribute, Action.MANUAL, message)
         return
-    call, model = context.call_of(attribute), context.source(attribute.value)
-    new = f"no_sync({model})" if call is not None else f"partial(no_sync, {model})"
+    call = context.call_of(attribute)
+    model = context.source(attribute.value)
+    if call is not None:
+        new = f"no_sync({model})"
+    else:
+        new = f"partial(no_sync, {model})"
     yield Found(
         RULE,
         attribute,
@@ -114,7 +118,10 @@ def _manager(context: Context, attribute: ast.Attribute) -> Manager | None:
     choice = file.parents[value]
     synchronizes = ""
     if isinstance(choice, ast.IfExp) and value is not choice.test:
-        other = choice.orelse if value is choice.body else choice.body
+        if value is choice.body:
+            other = choice.orelse
+        else:
+            other = choice.body
         if not is_nothing(other):
             return None
         test = choice.test
@@ -126,11 +133,9 @@ def _manager(context: Context, attribute: ast.Attribute) -> Manager | None:
     if isinstance(around, ast.withitem) and around.optional_vars is None:
         block = file.parents[around]
         is_called = context.call_of(attribute) is not None
-        return (
-            Manager(block, value, None, synchronizes)
-            if isinstance(block, ast.With) and is_called
-            else None
-        )
+        if isinstance(block, ast.With) and is_called:
+            return Manager(block, value, None, synchronizes)
+        return None
     if isinstance(around, ast.Assign) and len(around.targets) == 1:
         if synchronizes:
             return _by_variable(context, around, synchronizes)
@@ -140,12 +145,15 @@ def _manager(context: Context, attribute: ast.Attribute) -> Manager | None:
 
 def _by_variable(context: Context, assign: ast.Assign, synchronizes: str) -> Manager | None:
     """The block below whose context is a variable that nothing else reads."""
-    file, target = context.file, assign.targets[0]
+    file = context.file
+    target = assign.targets[0]
     if not isinstance(target, ast.Name) or len(file.bindings(target)) != 1:
         return None
     found = _only_block(context, target)
     is_here = found is not None and found[0] in file.block(assign)
-    return Manager(*found, assign, synchronizes) if found is not None and is_here else None
+    if found is not None and is_here:
+        return Manager(*found, assign, synchronizes)
+    return None
 
 
 def _only_block(context: Context, target: ast.Name) -> tuple[ast.With, ast.expr] | None:
@@ -158,7 +166,9 @@ def _only_block(context: Context, target: ast.Name) -> tuple[ast.With, ast.expr]
     if not isinstance(around, ast.withitem) or around.optional_vars is not None:
         return None
     block = context.file.parents[around]
-    return (block, item) if isinstance(block, ast.With) else None
+    if isinstance(block, ast.With):
+        return (block, item)
+    return None
 
 
 def _by_branch(context: Context, assign: ast.Assign, model: ast.expr) -> Manager | None:
@@ -172,7 +182,8 @@ def _by_branch(context: Context, assign: ast.Assign, model: ast.expr) -> Manager
     others = [each for each in file.bindings(target) if not _is_made_by(each, assign)]
     if found is None or len(others) != 1 or not isinstance(others[0], Assigned):
         return None
-    nothing, statements = file.statement(others[0].target), file.block(branch)
+    nothing = file.statement(others[0].target)
+    statements = file.block(branch)
     if not isinstance(nothing, ast.Assign) or not is_nothing(nothing.value):
         return None
     places = [statements.index(e) for e in (nothing, branch, found[0]) if e in statements]
@@ -238,7 +249,10 @@ def _run_instead(context: Context, block: ast.With, around: ast.AST) -> set[ast.
         if isinstance(branches, ast.If) and child in branches.body + branches.orelse:
             names = {n.id for n in ast.walk(branches.test) if isinstance(n, ast.Name)}
             is_constant = only_looks(branches.test) and not names & stores
-            other = branches.orelse if child in branches.body else branches.body
+            if child in branches.body:
+                other = branches.orelse
+            else:
+                other = branches.body
             for part in other if is_constant else ():
                 found.update(ast.walk(part))
         child = branches
@@ -268,7 +282,8 @@ def _set(context: Context, attribute: ast.Attribute, manager: Manager) -> list[E
         line=room,
         step=step(context.file),
     )
-    block, edits = context.statement(manager.block), list[Edit]()
+    block = context.statement(manager.block)
+    edits = list[Edit]()
     if len(manager.block.items) == 1:
         block.step_out()
     else:

@@ -30,8 +30,12 @@ class Once:
 
     def of(self, use: Use) -> Use:
         """A use by the name of its configuration, where that becomes options."""
-        name = self.names.get(use.config) if use.config is not None else None
-        return use if name is None else replace(use, options=name)
+        name = None
+        if use.config is not None:
+            name = self.names.get(use.config)
+        if name is None:
+            return use
+        return replace(use, options=name)
 
     @property
     def removed(self) -> list[ast.AST]:
@@ -112,7 +116,9 @@ def repeated(uses: Iterable[Use]) -> str:
     """The options that a block writes out more than once; "" if there are none."""
     counts = Counter(use.options for use in uses if use.options.startswith(f"{OPTIONS}("))
     code, count = next(iter(counts.most_common(1)), ("", 0))
-    return code if count > 1 else ""
+    if count > 1:
+        return code
+    return ""
 
 
 def assignment(context: Context, name: str, code: str, block: ast.stmt) -> str:

@@ -11,7 +11,8 @@ from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.scopes import Assigned
 
-GET, SET = "get_optimizer_state_dict", "set_optimizer_state_dict"
+GET = "get_optimizer_state_dict"
+SET = "set_optimizer_state_dict"
 # What FSDP1's functions take, by position.
 _GETTING = {
     "optim_state_dict": ("model", "optim", "optim_state_dict", "group"),
@@ -35,13 +36,16 @@ def by_hand(name: str) -> str:
     if name in _BY_HAND:
         return _BY_HAND[name]
     function = GET if name in _GETTING else SET
-    of = "model, optimizer" if name in _GETTING else "model, optimizer, state"
+    of = "model, optimizer, state"
+    if name in _GETTING:
+        of = "model, optimizer"
     return f"FSDP2 has no such function. Use `{function}({of}, options=StateDictOptions(...))` of `{MODULE}`."
 
 
 def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use | None:
     """A call that returns states; None where there is no such call."""
-    call, name = context.call_of(attribute), attribute.attr
+    call = context.call_of(attribute)
+    name = attribute.attr
     if call is None or name not in _GETTING or any(k.arg is None for k in call.keywords):
         return None
     model, optimizer = (_given(call, name, each) for each in ("model", "optim"))
@@ -50,7 +54,10 @@ def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
         return None
     if name == "full_optim_state_dict":
         rank_0 = _given(call, name, "rank0_only")
-        source = "True" if rank_0 is None else ast.unparse(rank_0)
+        if rank_0 is None:
+            source = "True"
+        else:
+            source = ast.unparse(rank_0)
         setting = replace(setting, full="True", offload="True", rank_0=source, config=None)
     elif name == "sharded_optim_state_dict":
         setting = replace(setting, full="False", offload="False", config=None)
@@ -67,7 +74,8 @@ def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
 
 def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use | None:
     """A call that makes states to load, which torch's function does itself; None where it has no such place."""
-    call, name = context.call_of(attribute), attribute.attr
+    call = context.call_of(attribute)
+    name = attribute.attr
     if call is None or name not in _LOADING or any(k.arg is None for k in call.keywords):
         return None
     state = next(filter(None, (_given(call, name, each) for each in _STATES)), None)
@@ -97,7 +105,10 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
 def _is_read_as_shards(context: Context, state: ast.expr) -> bool:
     """Whether a state comes from `load_sharded_optimizer_state_dict`, which reads FSDP1's shards."""
     root = root_of(state)
-    bindings = context.file.bindings(root) if root is not None else []
+    if root is not None:
+        bindings = context.file.bindings(root)
+    else:
+        bindings = []
     values = (each.value for each in bindings if isinstance(each, Assigned))
     return any("load_sharded_optimizer_state_dict" in ast.unparse(value) for value in values)
 
@@ -107,7 +118,11 @@ def _given(call: ast.Call, function: str, parameter: str) -> ast.expr | None:
     if function == "optim_state_dict_to_load" and len(call.args) > 1:
         if "model" in ast.unparse(call.args[1]).lower():  # the order of torch 2.0
             names = ("optim_state_dict", "model", "optim")
-    position = names.index(parameter) if parameter in names else None
+    position = None
+    if parameter in names:
+        position = names.index(parameter)
     found = keyword(call, parameter, position)
     is_none = isinstance(found, ast.Constant) and found.value is None
-    return None if is_none else found
+    if is_none:
+        return None
+    return found

@@ -14,10 +14,13 @@ from fsdp_migrate.facts.scopes import Assigned
 
 MODULE = "torch.distributed.checkpoint.state_dict"
 _KIND = "StateDictType"
-_FULL, _LOCAL = "FULL_STATE_DICT", "LOCAL_STATE_DICT"
+_FULL = "FULL_STATE_DICT"
+_LOCAL = "LOCAL_STATE_DICT"
 _KINDS = (_FULL, "SHARDED_STATE_DICT", _LOCAL)
-_TRUE, _FALSE = "True", "False"
-_OFFLOAD, _RANK_0 = "offload_to_cpu", "rank0_only"
+_TRUE = "True"
+_FALSE = "False"
+_OFFLOAD = "offload_to_cpu"
+_RANK_0 = "rank0_only"
 # Whether each configuration offloads where it is not said: that of an optimizer does.
 _CONFIGURATIONS = {
     "FullStateDictConfig": _FALSE,
@@ -80,11 +83,17 @@ class Setting:
     def _on_rank_0(self, for_rank_0: bool) -> str:
         """Whether whole tensors are for rank 0 alone, as source: torch gives them to it on the CPU, or to every rank."""
         if self.rank_0 == _FALSE:
-            return _TRUE if self.offload == _TRUE and for_rank_0 else _FALSE
+            if self.offload == _TRUE and for_rank_0:
+                return _TRUE
+            return _FALSE
         if self.rank_0 == _TRUE:
-            return _TRUE if self.offload == _FALSE else self.offload
+            if self.offload == _FALSE:
+                return _TRUE
+            return self.offload
         # On the CPU of every rank, where that flag is false: what one rank alone uses may be on its CPU in any case.
-        return _TRUE if self.offload == _TRUE and for_rank_0 else self.rank_0
+        if self.offload == _TRUE and for_rank_0:
+            return _TRUE
+        return self.rank_0
 
     def on_device(self, options: str) -> str:
         """What options say of whole tensors that FSDP1 had on the CPU of each rank under some condition; "" if nothing."""
@@ -104,7 +113,9 @@ class Setting:
 
 def _code(**flags: str) -> str:
     given = [f"{name}={value}" for name, value in flags.items() if value != _FALSE]
-    return f"StateDictOptions({', '.join(given)})" if given else ""
+    if given:
+        return f"StateDictOptions({', '.join(given)})"
+    return ""
 
 
 _WRITE = "Use `get_model_state_dict(model, options=StateDictOptions(...))` instead of `model.state_dict()`."
@@ -134,7 +145,8 @@ def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
         ("optim_state_dict_config", 3, _TRUE),
     ):
         config = keyword(call, name, position)
-        offload, rank_0 = default, _FALSE
+        offload = default
+        rank_0 = _FALSE
         if config is not None and not _is_none(config):
             offload, rank_0, is_known = _flags(context, config)
             spent += [config] if is_known else []
@@ -202,7 +214,8 @@ def values(file: File, value: ast.expr) -> Iterator[ast.expr]:
 def _flags(context: Context, config: ast.expr) -> tuple[str, str, bool]:
     """What a configuration says of offloading and of rank 0, as source, and whether its own code is no longer needed."""
     if isinstance(config, ast.IfExp):
-        one, other = _flags(context, config.body), _flags(context, config.orelse)
+        one = _flags(context, config.body)
+        other = _flags(context, config.orelse)
         flags = [
             either(config.test, a, b, context.source)
             for a, b in zip(one[:2], other[:2], strict=True)

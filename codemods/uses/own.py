@@ -97,5 +97,7 @@ def _above(context: Context, statement: ast.stmt, code: str) -> Edit:
         start = file.lines(decorators[0])[0]
         edit = edit._replace(start=start, end=start)
     above = NEWLINE.sub("\n", file.text[: edit.start])
-    missing = max(0, 3 - (len(above) - len(above.rstrip("\n")))) if above else 0
+    missing = 0
+    if above:
+        missing = max(0, 3 - (len(above) - len(above.rstrip("\n"))))
     return edit._replace(text=end * missing + edit.text + end * 2)

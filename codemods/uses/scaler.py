@@ -45,11 +45,9 @@ def find(context: Context) -> Iterator[Found]:
         if context.form == "torch":
             yield _by_torch(context, reference, call)
             continue
-        reason = (
-            _reason(context, call)
-            if len(calls) == len(references)
-            else "the class is also used without calling it"
-        )
+        reason = "the class is also used without calling it"
+        if len(calls) == len(references):
+            reason = _reason(context, call)
         if call is None or reason or not context.plain:
             message = "Now comes from `fsdp_migrate.runtime`."
             if reason:
@@ -75,7 +73,9 @@ def _names_own(program: Program) -> bool:
 
 def _by_torch(context: Context, reference: ast.expr, call: ast.Call | None) -> Found:
     """Torch's class, whatever is done with the name; what differs then is for a person to look at."""
-    reason = _reason(context, call) if call is not None else ""
+    reason = ""
+    if call is not None:
+        reason = _reason(context, call)
     if call is not None and not _may_take(context, call):
         message = f"FSDP2 has no such class. Use `torch.amp.GradScaler`, but {reason}."
         return Found(RULE, reference, Action.MANUAL, message, _NAME)

@@ -33,7 +33,8 @@ def without(
 
     State dicts that the same function asks for below, or the class of `self.model`, become torch's functions.
     """
-    statement, model = context.file.parents[call], keyword(call, "module", 0)
+    statement = context.file.parents[call]
+    model = keyword(call, "module", 0)
     if not isinstance(statement, ast.Expr) or not context.is_alone(statement) or model is None:
         yield Found(rule, attribute, Action.MANUAL, _BY_HAND)
         return
@@ -41,7 +42,8 @@ def without(
         own, optimizers = settings(context, call)
         uses = list(_uses(context, statement, model, own, optimizers))
     except Untranslatable:
-        own, uses = Setting(full="False" if is_local(context, _kind(call)) else "True"), []
+        own = Setting(full="False" if is_local(context, _kind(call)) else "True")
+        uses = []
     if not uses and own.full != "False":
         yield Found(rule, attribute, Action.MANUAL, _BY_HAND)
         return
@@ -67,9 +69,11 @@ def _rewritten(
     uses = [use.named(names) for use in uses]
     gone = (call, *own.spent, *(use.node.func for use in uses))
     left_over = spent(context, gone)
-    action, message = Action.REWRITE, _AS_OPTION if uses else _SHARDS
+    action = Action.REWRITE
+    message = _AS_OPTION if uses else _SHARDS
     if own.full != "False" and _others_ask(context, {*gone}):
-        action, message = Action.MANUAL, _ELSEWHERE
+        action = Action.MANUAL
+        message = _ELSEWHERE
 
     def edits() -> list[Edit]:
         made = [context.remove(each) for each in left_over]

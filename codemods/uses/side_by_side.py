@@ -27,7 +27,10 @@ def is_side_by_side(context: Context) -> bool:
     makers = [(file, call) for file in files for call in constructors(file)]
     if not makers:
         return re.search(_SPLIT, context.file.text) is not None
-    words = _SPLIT if context.program.calls(_BY_DTENSORS) else f"{_SPLIT}|tensor_parallel"
+    if context.program.calls(_BY_DTENSORS):
+        words = _SPLIT
+    else:
+        words = f"{_SPLIT}|tensor_parallel"
     if not any(re.search(words, file.text) for file in files):
         return False
     return any(_has_group(context, file, call) for file, call in makers)

@@ -159,7 +159,10 @@ def _calls(context: Context, name: str) -> Iterator[tuple[ast.Attribute, ast.Cal
 
 def _is_of_model(context: Context, attribute: ast.Attribute, call: ast.Call) -> bool:
     given = keyword(call, "state_dict_type", 1)
-    member = None if given is None else context.member(given)
+    if given is None:
+        member = None
+    else:
+        member = context.member(given)
     return context.can_be_model(attribute.value) or (member or ("",))[0] == "StateDictType"
 
 

@@ -62,11 +62,18 @@ def _of_summon(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
 
 def _empty(context: Context, call: ast.Call | None) -> ast.With | None:
     """The block of a context in which nothing is done: it only made FSDP1 initialize itself."""
-    around = None if call is None else context.file.parents[call]
-    block = context.file.parents[around] if isinstance(around, ast.withitem) else None
+    if call is None:
+        around = None
+    else:
+        around = context.file.parents[call]
+    block = None
+    if isinstance(around, ast.withitem):
+        block = context.file.parents[around]
     if not isinstance(block, ast.With) or len(block.items) > 1 or not context.is_alone(block):
         return None
-    return block if all(isinstance(part, ast.Pass) for part in block.body) else None
+    if all(isinstance(part, ast.Pass) for part in block.body):
+        return block
+    return None
 
 
 def _is_free(context: Context, at: ast.AST) -> bool:
@@ -95,12 +102,17 @@ def _without(context: Context, function: ast.expr, call: ast.Call | None) -> Ite
         edits = lambda: [context.remove_or_pass(empty)]  # noqa: E731
         yield Found(SUMMON, empty, Action.REWRITE, _EMPTY, edits=edits, removed=(function,))
         return
-    model = None if call is None else keyword(call, "module", 0)
+    if call is None:
+        model = None
+    else:
+        model = keyword(call, "module", 0)
     if call is None or model is None:
         yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
         return
     around = context.file.parents[call]
-    block = context.file.parents[around] if isinstance(around, ast.withitem) else None
+    block = None
+    if isinstance(around, ast.withitem):
+        block = context.file.parents[around]
     if not isinstance(block, ast.With):
         yield from _as_value(context, function, call, model)
         return
@@ -131,7 +143,8 @@ def _uses(
     context: Context, body: list[ast.stmt], model: ast.expr
 ) -> list[ast.Attribute | None] | None:
     """What a block does with a model: None for each call of it, the method for each read; None for anything else."""
-    named, found = ast.unparse(model), list[ast.Attribute | None]()
+    named = ast.unparse(model)
+    found = list[ast.Attribute | None]()
     nodes = [node for part in body for node in ast.walk(part)]
     for node in nodes:
         if not isinstance(node, ast.Name | ast.Attribute) or ast.unparse(node) != named:
@@ -169,11 +182,9 @@ def _edits(
     for read in reads:
         used = context.call_of(read)
         assert used is not None
-        options = (
-            ""
-            if read.attr == "named_parameters"
-            else ", options=StateDictOptions(full_state_dict=True)"
-        )
+        options = ", options=StateDictOptions(full_state_dict=True)"
+        if read.attr == "named_parameters":
+            options = ""
         changed.replace(used, f"{_READING[read.attr]}(_model{options})", _model=read.value)
     return [*without_comments_above(context.file, block, ABOUT), *changed.edits()]
 
@@ -183,7 +194,10 @@ def _as_value(
 ) -> Iterator[Found]:
     """A context that is made in one place and entered in another, where the model is called alone."""
     given = given_context(context, call)
-    uses = None if given is None else _uses(context, given.block.body, model)
+    if given is None:
+        uses = None
+    else:
+        uses = _uses(context, given.block.body, model)
     if given is None or uses is None or any(uses):
         yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
         return
@@ -209,7 +223,8 @@ def _summon(context: Context, attribute: ast.Attribute) -> Found:
 
 def _units(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:
     def edits() -> list[Edit]:
-        unit, model = context.free("module", call), context.source(call.args[0])
+        unit = context.free("module", call)
+        model = context.source(call.args[0])
         return [
             context.replace(
                 call, f"[{unit} for {unit} in {model}.modules() if isinstance({unit}, FSDPModule)]"

@@ -39,7 +39,9 @@ def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
 
 def _sets_for_others(program: Program, path: str) -> bool:
     """Whether a file sets a type for good, or around code that asks for a state dict in another function."""
-    file = program.load(path) if program.mentions(path) else None
+    file = None
+    if program.mentions(path):
+        file = program.load(path)
     if file is None or "state_dict_type" not in file.text:
         return False
     asked = [a for name in (*OF_MODELS, *OPTIMIZER_STATES) for a in file.attributes.get(name, ())]
@@ -50,11 +52,14 @@ def _sets_for_others(program: Program, path: str) -> bool:
 
 def _is_saved(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a whole state dict goes to `torch.save` at once: torch's function shares buffers, and FSDP1's are copies."""
-    file, program, call = context.file, context.program, context.call_of(attribute)
+    file = context.file
+    program = context.program
+    call = context.call_of(attribute)
     statement = file.statement(attribute)
     if attribute.attr != "state_dict" or call is None or call.args + call.keywords:
         return False
-    holder, uses = _holder(file, call), list[ast.expr]([call])
+    holder = _holder(file, call)
+    uses = list[ast.expr]([call])
     if isinstance(holder, ast.Assign) and isinstance(holder.targets[0], ast.Name):
         uses = [*file.reads(holder.targets[0])]
     block = file.block(statement)
@@ -74,11 +79,15 @@ def _is_saved(context: Context, attribute: ast.Attribute) -> bool:
 def _holder(file: File, node: ast.AST) -> ast.AST:
     """What is given an expression, or a dictionary or list with it."""
     holder = file.parents[node]
-    return _holder(file, holder) if isinstance(holder, ast.Dict | ast.List | ast.Tuple) else holder
+    if isinstance(holder, ast.Dict | ast.List | ast.Tuple):
+        return _holder(file, holder)
+    return holder
 
 
 def _called(context: Context, node: ast.AST) -> frozenset[str]:
-    return context.dotted(node.func) if isinstance(node, ast.Call) else frozenset()
+    if isinstance(node, ast.Call):
+        return context.dotted(node.func)
+    return frozenset()
 
 
 def uses_without_type(context: Context, rule: Rule) -> Iterator[Found]:
@@ -90,7 +99,8 @@ def uses_without_type(context: Context, rule: Rule) -> Iterator[Found]:
         elif is_replaced:
             call = context.file.parents[attribute]
             code = f"get_model_state_dict({context.source(attribute.value)}, {_WHOLE})"
-            edit, needs = context.replace(call, code), [Import(MODULE, n) for n in _FUNCTIONS]
+            edit = context.replace(call, code)
+            needs = [Import(MODULE, n) for n in _FUNCTIONS]
             edits = lambda edit=edit: [edit]  # noqa: E731
             yield Found(rule, call, Action.REWRITE, _SAVED, edits=edits, imports=tuple(needs))
 
@@ -110,7 +120,8 @@ def _load(context: Context, attribute: ast.Attribute) -> Use | None:
 
 def _loaded(context: Context, rule: Rule, use: Use) -> Found:
     names = local_names(context, [use], use.node)
-    action, message = Action.REWRITE, use.message
+    action = Action.REWRITE
+    message = use.message
     if context.program.once(are_mixed):
         action = Action.MANUAL
         message += _OFFLOADED

@@ -50,7 +50,9 @@ class Use:
     def imports(self) -> tuple[str, ...]:
         """What it needs of torch's module."""
         has_options = self.options.startswith(f"{OPTIONS}(")
-        return (self.function, OPTIONS) if has_options else (self.function,)
+        if has_options:
+            return (self.function, OPTIONS)
+        return (self.function,)
 
     @property
     def is_on_rank_0(self) -> bool:
@@ -69,13 +71,16 @@ class Use:
 
     @property
     def _given(self) -> tuple[str, ...]:
-        return (*self.arguments, f"options={self.options}") if self.options else self.arguments
+        if self.options:
+            return (*self.arguments, f"options={self.options}")
+        return self.arguments
 
     def write(self, context: Context, changed: "Statement", moved: int = 0) -> None:
         """Writes the call of torch's function, in a statement whose lines move to the left."""
         file, statement = context.file, context.file.statement(self.node)
         start, end = file.span(self.node)
-        line_start, line_end = file.line_starts[self.node.lineno - 1], file.lines(self.node)[1]
+        line_start = file.line_starts[self.node.lineno - 1]
+        line_end = file.lines(self.node)[1]
         behind = len(file.text[end:line_end].rstrip())
         line = context.line_length - len(indentation(file, statement)) + moved
         room = context.line_length - (start - line_start + behind) + moved
@@ -88,7 +93,9 @@ class Use:
                 code += f"\n{self.loads.assigned} = _optimizer.state_dict()"
             changed.instead(code, statement, **self.parts)
         elif "\n" in written._code(context, room, 0) and self._is_deep(context):
-            of = "optimizer" if "_optimizer" in self.parts else "model"
+            of = "model"
+            if "_optimizer" in self.parts:
+                of = "optimizer"
             name = context.local(f"{of}_state_dict", self.node)
             name = changed.new_name(name, statement)
             changed.replace(self.node, name)
@@ -148,7 +155,10 @@ def written(context: Context, use: Use) -> list[Edit]:
     """The edits that write one use, with those of the load behind it."""
     changed = context.statement(context.file.statement(use.node))
     use.write(context, changed)
-    behind = use.loads.edits if use.loads is not None else ()
+    if use.loads is not None:
+        behind = use.loads.edits
+    else:
+        behind = ()
     return [*changed.edits(), *(make() for make in behind)]
 
 
@@ -174,7 +184,9 @@ def imports(uses: Iterable[Use], names: Mapping[str, str], at: ast.AST) -> tuple
 def under(names: Mapping[str, str], options: str) -> str:
     """Options by the name that their class has in a place."""
     is_written_out = options.startswith(f"{OPTIONS}(")
-    return names[OPTIONS] + options.removeprefix(OPTIONS) if is_written_out else options
+    if is_written_out:
+        return names[OPTIONS] + options.removeprefix(OPTIONS)
+    return options
 
 
 def options_name(context: Context, at: ast.AST, code: str, function: str) -> str:
@@ -186,7 +198,9 @@ def options_name(context: Context, at: ast.AST, code: str, function: str) -> str
     if code not in own:
         wanted = "options"
         if wanted in own.values():
-            wanted = "load_options" if "set_" in function else "save_options"
+            wanted = "save_options"
+            if "set_" in function:
+                wanted = "load_options"
         name = context.local(wanted, at)
         while name in own.values():
             name += "_"

@@ -187,7 +187,9 @@ def _merged(answers: Iterable[bool | None]) -> bool | None:
     found = {*answers}
     if True in found:
         return True
-    return False if found == {False} else None
+    if found == {False}:
+        return False
+    return None
 
 
 def _with_the_same_items(iterable: ast.expr) -> Sequence[ast.expr]:
@@ -256,7 +258,9 @@ def _condition(file: File, test: ast.expr, expected: bool) -> tuple[ast.expr, bo
 
 def _caller(file: File, argument: ast.expr) -> ast.expr | None:
     call = file.parents[argument]
-    return call.func if isinstance(call, ast.Call) and argument in call.args else None
+    if isinstance(call, ast.Call) and argument in call.args:
+        return call.func
+    return None
 
 
 def _selected(file: File, decision: ast.If, expected: bool) -> Selects:
@@ -268,7 +272,8 @@ def _branches(
     file: File, decision: ast.If, expected: bool
 ) -> tuple[list[ast.stmt], list[ast.stmt]]:
     """The statements that run for a wrapper and not for another module, and the other way round."""
-    wrapper, other = [*decision.body], [*decision.orelse]
+    wrapper = [*decision.body]
+    other = [*decision.orelse]
     if not expected:
         wrapper, other = other, wrapper
     behind = [*_behind(file, decision)]
@@ -307,4 +312,6 @@ def _is_nothing(value: ast.expr | None) -> bool:
 def _of_two(wrapper: bool, other: bool) -> Selects:
     if wrapper and other:
         return Selects.BOTH
-    return Selects.OTHERS if other else Selects.UNITS
+    if other:
+        return Selects.OTHERS
+    return Selects.UNITS

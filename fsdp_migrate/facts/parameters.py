@@ -281,7 +281,9 @@ class Taken:
             )
         named = [each.value for each in call.keywords if each.arg == "params"]
         given = [*call.args[:1], *named]
-        return self.several(given[0], file) if given else None
+        if given:
+            return self.several(given[0], file)
+        return None
 
     def values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
         """What a name can be bound to: by assignments, and by the calls of the function that it is a parameter of."""
