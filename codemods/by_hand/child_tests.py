@@ -43,7 +43,8 @@ def named(flow: Flow, cls: ast.expr) -> Iterator[Leak]:
     name: ast.AST = cls
     parent = flow.file.parents[cls]
     if isinstance(parent, ast.Attribute) and parent.attr == "__name__":
-        name, parent = parent, flow.file.parents[parent]
+        name = parent
+        parent = flow.file.parents[parent]
     if not isinstance(parent, ast.Compare) or flow.context.form != "auto":
         return
     sides = [each for each in (parent.left, *parent.comparators) if each is not name]

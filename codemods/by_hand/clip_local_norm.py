@@ -65,14 +65,18 @@ def find(context: Context) -> Iterator[Found]:
         ):
             continue
         used = not isinstance(context.file.parents[call], ast.Expr)
-        message = f"{_MESSAGE} {_RESULT}" if used else _MESSAGE
+        message = _MESSAGE
+        if used:
+            message = f"{_MESSAGE} {_RESULT}"
         yield Found(RULE, call, Action.MANUAL, message, f"{context.source(call.func)}(...)")
 
 
 def _calls_of_field(context: Context, name: ast.expr) -> Iterator[ast.Call]:
     """The calls of the attribute that holds the function: `self.clip = clip_grad_norm_`."""
     statement = context.file.parents[name]
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    target = None
+    if isinstance(statement, ast.Assign):
+        target = statement.targets[0]
     if isinstance(target, ast.Attribute):
         for call in context.file.calls.get(target.attr, ()):
             if ast.unparse(call.func) == ast.unparse(target):
@@ -83,7 +87,8 @@ def _by_the_model(context: Context) -> Iterator[Found]:
     """`model.clip_grad_norm_(...)` under tensor parallelism, or where gradients of ignored parameters may differ between
     ranks."""
     for attribute in context.file.attributes.get(_NAME, ()):
-        call, of_class = context.call_of(attribute), context.fsdp1(attribute.value) == CLASS
+        call = context.call_of(attribute)
+        of_class = context.fsdp1(attribute.value) == CLASS
         if call is None:
             continue
         if not of_class and not context.can_be_model(attribute.value):
@@ -108,7 +113,9 @@ def _of_ignored(program: Program) -> Action | None:
         return None
     files = [file for file in program.files if models_of(program).shards(file)]
     is_cared_for = any(_cares_for_ignored(file) for file in files)
-    return Action.RUNTIME if is_cared_for else Action.MANUAL
+    if is_cared_for:
+        return Action.RUNTIME
+    return Action.MANUAL
 
 
 def _cares_for_ignored(file: File) -> bool:
@@ -118,7 +125,8 @@ def _cares_for_ignored(file: File) -> bool:
 
 
 def _are_sharded(context: Context, given: ast.expr) -> bool:
-    from_models, file = taken(context), context.file
+    from_models = taken(context)
+    file = context.file
     others = from_models.several(given, file) is False or from_models.one(given, file) is False
     shards = context.models.shards(file) and not others
     return shards and not is_known_as_whole(context, given)
@@ -132,7 +140,10 @@ def _is_for_others(context: Context, call: ast.Call, given: ast.expr) -> bool:
     file, statement = context.file, context.file.statement(call)
     is_compiled = f"{file.source(given).partition('.parameters')[0]} = torch.compile(" in file.text
     block = file.block(statement)
-    above = block[: block.index(statement)] if statement in block else []
+    if statement in block:
+        above = block[: block.index(statement)]
+    else:
+        above = []
     tried = [parent for parent in file.ancestors(call) if isinstance(parent, ast.ExceptHandler)]
     ways = [each for each in above if isinstance(each, ast.If) and _may_end(each)]
     ways += [each for handler in tried for each in getattr(file.parents[handler], "body", ())]

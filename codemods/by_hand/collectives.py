@@ -43,14 +43,18 @@ def find(context: Context) -> Iterator[Found]:
     for name, calls in context.file.calls.items():
         may_be_meant = _NAME.match(name) or name in context.file.aliases
         for call in calls if may_be_meant and "object" not in name else ():
-            paths, given = context.dotted(call.func), values_given(call)[:1]
+            paths = context.dotted(call.func)
+            given = values_given(call)[:1]
             of_c10d = any(_C10D.fullmatch(path) for path in paths)
             if not given or not (of_c10d or (not paths and _HANDING_ON.fullmatch(name))):
                 continue
             sources = context.program.once(_Sources, taken(context)).of(given[0], context.file)
             local = [of is context.file and is_local_now(context, node) for node, of in sources]
             if local and not is_known_as_whole(context, call):
-                served = (Action.RUNTIME, _SERVED) if all(local) else (Action.MANUAL, _REFUSED)
+                if all(local):
+                    served = (Action.RUNTIME, _SERVED)
+                else:
+                    served = (Action.MANUAL, _REFUSED)
                 yield Found(RULE, call, *served, f"{name}(...)")
 
 
@@ -58,14 +62,16 @@ class _Sources:
     """The sharded parameters and gradients that values are computed of."""
 
     def __init__(self, program: Program, from_models: Taken) -> None:
-        self.program, self.taken = program, from_models
+        self.program = program
+        self.taken = from_models
         # What no parameter goes into: most collectives lead back to the same values, and to none.
         self._plain: set[ast.AST] = set()
 
     def of(self, value: ast.AST, file: File) -> list[tuple[ast.expr, File]]:
         """Those of one expression, each with its file."""
         found: list[tuple[ast.expr, File]] = []
-        seen, pending = {value}, [(value, file)]
+        seen = {value}
+        pending = [(value, file)]
         while pending:
             value, file = pending.pop()
             if isinstance(value, ast.Name | ast.Attribute) and self.taken.is_parameter(value, file):
@@ -85,7 +91,10 @@ class _Sources:
         if isinstance(value, ast.Name):
             yield from self._of_name(value, file)
         elif isinstance(value, ast.Attribute):
-            parts = [value.value] if value.attr in PARTS else []
+            if value.attr in PARTS:
+                parts = [value.value]
+            else:
+                parts = []
         elif isinstance(value, ast.Call):
             yield from self._of_call(value, file)
         elif isinstance(value, ast.Subscript):
@@ -102,7 +111,10 @@ class _Sources:
             return
         made = self.program.definition(call.func, file)
         if made is None:
-            owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            if isinstance(call.func, ast.Attribute):
+                owner = [call.func.value]
+            else:
+                owner = []
             yield from ((each, file) for each in (*call.args, *owner))
             return
         for statement in made.file.of(ast.Return):

@@ -34,7 +34,9 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _compiles_a_model(program: Program, path: str) -> bool:
-    file = program.load(path) if "compile(" in program.reach.text(path) else None
+    file = None
+    if "compile(" in program.reach.text(path):
+        file = program.load(path)
     if file is None:
         return False
     context = Context(file, program)

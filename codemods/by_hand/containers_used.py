@@ -136,7 +136,9 @@ def _counts(flow: Flow, node: ast.expr, kind: Kind) -> bool:
 
 
 def _number(kind: Kind) -> str:
-    return "modules" if kind in OF_MODULES else "order"
+    if kind in OF_MODULES:
+        return "modules"
+    return "order"
 
 
 def _given(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[Leak]:
@@ -227,7 +229,9 @@ def _applied(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator
     """What a function is applied to: `map(lambda p: p.norm(), node)`."""
     name = last_name(call.func)
     yield from _keyed(flow, call, kind)
-    function = call.args[0] if call.args else node
+    function = node
+    if call.args:
+        function = call.args[0]
     if len(call.args) > 1 and isinstance(call.args[1], ast.Lambda):
         function = call.args[1]  # of groupby
     if isinstance(function, ast.Lambda):

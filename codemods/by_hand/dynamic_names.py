@@ -34,10 +34,12 @@ def find(context: Context) -> Iterator[Found]:
     if TORCH not in context.file.text and RUNTIME not in context.file.text:
         return
     for constant in context.file.of(ast.Constant):
-        path, user = constant.value, context.file.parents[constant]
+        path = constant.value
+        user = context.file.parents[constant]
         if not isinstance(path, str):
             continue
-        user = context.file.parents[user] if isinstance(user, ast.keyword) else user
+        if isinstance(user, ast.keyword):
+            user = context.file.parents[user]
         function = _function(context, user)
         name = is_of_fsdp1(path)
         # An argument, or a value of a dictionary.
@@ -57,9 +59,13 @@ def find(context: Context) -> Iterator[Found]:
 def _patched(context: Context) -> Iterator[Found]:
     """`patch("train.FSDP")`: the name of FSDP1's class in a file of the program, which makes no wrapper with it any more."""
     for call in context.file.calls.get("patch", ()) if context.plain else ():
-        path = str(getattr(call.args[0], "value", "")) if call.args else ""
+        path = ""
+        if call.args:
+            path = str(getattr(call.args[0], "value", ""))
         module, _, name = path.rpartition(".")
-        located = context.program.tree.locate(module, context.file.folder) if module else None
+        located = None
+        if module:
+            located = context.program.tree.locate(module, context.file.folder)
         if located is not None and (other := context.program.load(located)) is not None:
             if any(context.program.fsdp1(n, other) == CLASS for n in other.loads.get(name, ())):
                 yield Found(RULE, call, Action.MANUAL, _NOT_CALLED, f"patch({path!r})")
@@ -86,7 +92,9 @@ def _function(context: Context, user: ast.AST) -> str:
     name = next(iter(context.dotted(user.func)), last_name(user.func)).rpartition(".")[2]
     # Without a list of names it gives `torch`.
     is_package = name == "__import__" and len(user.args) + len(user.keywords) == 1
-    return "import_package" if is_package else name
+    if is_package:
+        return "import_package"
+    return name
 
 
 def _may_be_imported(
@@ -107,5 +115,7 @@ def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
         return Found(RULE, constant, Action.MANUAL, message)
     code = context.source(constant).replace(TORCH, RUNTIME)
     message = f"Replaced by the path of the same name in `{RUNTIME}`."
-    edits = (lambda: [context.replace(constant, code)]) if path.startswith(TORCH) else None
-    return Found(RULE, constant, Action.RUNTIME, message, edits=edits)
+    found = Found(RULE, constant, Action.RUNTIME, message)
+    if path.startswith(TORCH):
+        return found._replace(edits=lambda: [context.replace(constant, code)])
+    return found

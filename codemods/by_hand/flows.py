@@ -36,7 +36,8 @@ class Flow:
     def __init__(self, context: Context, uses: "Uses", *, were_flat: bool, in_place: bool) -> None:
         self._uses = uses
         self.context, self.file = context, context.file
-        self.were_flat, self.in_place = were_flat, in_place
+        self.were_flat = were_flat
+        self.in_place = in_place
         self._seen: set[tuple[ast.AST, Kind]] = set()
 
     def leaks(self, node: ast.AST, kind: Kind | None) -> Iterator[Leak]:
@@ -75,7 +76,9 @@ class Flow:
         if kind is not Kind.PARAMETER:
             return kind
         is_named = isinstance(table, ast.DictComp) and isinstance(table.key, ast.Name)
-        return Kind.BY_NAME if is_named else Kind.OWN
+        if is_named:
+            return Kind.BY_NAME
+        return Kind.OWN
 
     def _is_kept_by(self, node: ast.expr, parent: ast.AST, kind: Kind) -> bool:
         """Whether an expression is its operand, or holds it."""
@@ -100,7 +103,9 @@ class Flow:
         elif isinstance(around, ast.For | ast.comprehension):
             yield from self.leaks(parts, kind)  # one after the other
         for user in users:
-            target = user.targets[0] if isinstance(user, ast.Assign) else None
+            target = None
+            if isinstance(user, ast.Assign):
+                target = user.targets[0]
             if isinstance(target, ast.Tuple) and place < len(target.elts):
                 yield from self.kept(target.elts[place], kind)
 
@@ -154,7 +159,9 @@ class Flow:
         loop = self.file.parents[target]
         while isinstance(loop, ast.Tuple):
             loop = self.file.parents[loop]
-        region = self.file.parents[loop] if isinstance(loop, ast.comprehension) else loop
+        region = loop
+        if isinstance(loop, ast.comprehension):
+            region = self.file.parents[loop]
         return any(each is region for each in self.file.ancestors(read))
 
     def bound_by(self, function: ast.Lambda, kind: Kind) -> Iterator[Leak]:
@@ -220,7 +227,9 @@ def functions(context: Context, name: ast.expr) -> list[ast.FunctionDef | ast.As
     if made is not None:
         if made.file is not context.file:
             return []
-        return [made.node] if not isinstance(made.node, ast.ClassDef) else _made_by(made.node)
+        if not isinstance(made.node, ast.ClassDef):
+            return [made.node]
+        return _made_by(made.node)
     if not isinstance(name, ast.Attribute) or context.dotted(name):
         return []
     if name.attr.startswith("__"):  # `super().__init__(params)` of another class

@@ -67,7 +67,9 @@ def _in_backward(context: Context) -> Iterator[Found]:
     """Optimizers that step in the backward pass."""
     for load in context.file.loads.get(_IN_BACKWARD, ()):
         call = context.file.parents[load]
-        given = keyword(call, "params", 1) if isinstance(call, ast.Call) else None
+        given = None
+        if isinstance(call, ast.Call):
+            given = keyword(call, "params", 1)
         if given is not None and _is_sharded_ever(context, given):
             alone = context.form == "torch"
             action, message = (Action.MANUAL, _NEVER) if alone else (Action.RUNTIME, _STEPS)

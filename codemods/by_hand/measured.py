@@ -73,9 +73,13 @@ def _done_to(child: ast.AST, parent: ast.AST) -> str | None:
     if isinstance(parent, ast.Attribute):
         return parent.attr
     if isinstance(parent, ast.Call) and child is not parent.func:
-        return (last_name(parent.func) or None) if child in parent.args[:1] else None
+        if child in parent.args[:1]:
+            return last_name(parent.func) or None
+        return None
     if isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.MatMult):
         return None
     of_syntax = ast.BinOp | ast.UnaryOp | ast.Compare | ast.Call
     of_syntax |= ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple
-    return "" if isinstance(parent, of_syntax) else None
+    if isinstance(parent, of_syntax):
+        return ""
+    return None

@@ -20,7 +20,10 @@ def find(context: Context) -> Iterator[Found]:
         return
     for attribute in context.file.attributes.get("__name__", ()):
         compared = isinstance(context.file.parents[attribute], ast.Compare)
-        subject = None if compared else subject_of(attribute.value)
+        if compared:
+            subject = None
+        else:
+            subject = subject_of(attribute.value)
         if subject is not None and is_any_module(context, subject):
             message = (
                 "No longer finds FSDP1's wrappers, which were modules of their own. "
@@ -33,7 +36,9 @@ def subject_of(cls: ast.expr) -> ast.expr | None:
     """`module` of `type(module)` and of `module.__class__`."""
     if isinstance(cls, ast.Call) and getattr(cls.func, "id", "") == "type" and cls.args:
         return cls.args[0]
-    return cls.value if isinstance(cls, ast.Attribute) and cls.attr == "__class__" else None
+    if isinstance(cls, ast.Attribute) and cls.attr == "__class__":
+        return cls.value
+    return None
 
 
 def is_any_module(context: Context, name: ast.expr) -> bool:

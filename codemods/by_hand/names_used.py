@@ -77,7 +77,9 @@ def _takes_last(context: Context, call: ast.Call, asked: ast.Attribute) -> bool:
 
 def _has_no_dot(arguments: list[ast.expr]) -> bool:
     """Whether a name is split at a text, and that at no dot."""
-    text = getattr(arguments[0], "value", "") if arguments else "."
+    text = "."
+    if arguments:
+        text = getattr(arguments[0], "value", "")
     return isinstance(text, str) and "." not in text
 
 
@@ -92,7 +94,10 @@ def _is_given_away(context: Context, call: ast.Call) -> bool:
 def _is_tested_alike(context: Context, name: ast.expr, compare: ast.Compare) -> bool:
     """`"bias" in name`, `name in names_of(model)`: as true with FSDP1's prefixes in all names as without them."""
     if not isinstance(compare.ops[0], ast.In | ast.NotIn):
-        other = compare.comparators[0] if name is compare.left else compare.left
+        if name is compare.left:
+            other = compare.comparators[0]
+        else:
+            other = compare.left
         return not (isinstance(other, ast.Constant) or are_texts(context, other))
     if name is compare.left:
         return not are_texts(context, compare.comparators[0])

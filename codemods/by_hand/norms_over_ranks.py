@@ -25,7 +25,8 @@ _NORMS = frozenset({"torch.norm", "torch.linalg.vector_norm"})
 _AS_NUMBERS = frozenset({"clone", "cpu", "cuda", "detach", "double", "float", "item", "to"})
 _TENSORS = frozenset({"torch.tensor", "torch.as_tensor"})
 # What a value is so far; in between it is a norm, of an order such as "2.0".
-_ELEMENTS, _ADDED = "its elements", "a sum"
+_ELEMENTS = "its elements"
+_ADDED = "a sum"
 
 
 @codemod(words=("all_reduce", "local_shard"))
@@ -65,12 +66,15 @@ def is_local_now(context: Context, node: ast.expr) -> bool:
 def _found(context: Context, node: ast.expr) -> Iterator[Found]:
     source = context.source(node)
     construct = shortened(context.source(context.file.parents[node]))
-    code, action = f"local_shard({source})", Action.RUNTIME
+    code = f"local_shard({source})"
+    action = Action.RUNTIME
     imports: tuple[Import, ...] = (Import(RUNTIME, "local_shard"),)
     is_own = shares_code_with_ddp(context) or context.program.once(are_mixed)
     if context.form == "torch":
-        action, imports = Action.REWRITE, ()
-        code = code if is_own else f"{source}.to_local()"
+        action = Action.REWRITE
+        imports = ()
+        if not is_own:
+            code = f"{source}.to_local()"
     message = (
         f"Replaced by `{code}`, this rank's shard as under FSDP1: the ranks add their results up."
     )
@@ -144,7 +148,10 @@ def _is_reduction(context: Context, total: ast.Name) -> bool:
 
 def _holds(file: File, condition: ast.AST) -> bool:
     """`if dist.is_initialized()`, `if world_size > 1`: so it is wherever there is something to add up."""
-    test = file.source(condition.test) if isinstance(condition, ast.If) else ""
+    if isinstance(condition, ast.If):
+        test = file.source(condition.test)
+    else:
+        test = ""
     return "is_initialized" in test or "world_size" in test
 
 
@@ -153,12 +160,16 @@ def _method(call: ast.Call, name: str, done: str) -> str | None:
     if name == "norm":
         return _norm(call, 0, "p", done)
     if name == "sum" and done in (_ELEMENTS, _ADDED):
-        return _ADDED if {k.arg for k in call.keywords} <= {"dtype"} and not call.args else None
+        if {k.arg for k in call.keywords} <= {"dtype"} and not call.args:
+            return _ADDED
+        return None
     if name == "pow" and len(call.args) == 1:
         return _power(done, call.args[0])
     if name == "square":
         return _power(done, ast.Constant(2))
-    return done if name in (ELEMENTWISE if done == _ELEMENTS else _AS_NUMBERS) else None
+    if name in (ELEMENTWISE if done == _ELEMENTS else _AS_NUMBERS):
+        return done
+    return None
 
 
 def _function(context: Context, call: ast.Call, done: str) -> str | None:
@@ -168,10 +179,15 @@ def _function(context: Context, call: ast.Call, done: str) -> str | None:
         return _norm(call, 1, "p" if last_name(call.func) == "norm" else "ord", done)
     if done == _ELEMENTS:
         return None
-    builtin = "" if paths else getattr(call.func, "id", "")
+    if paths:
+        builtin = ""
+    else:
+        builtin = getattr(call.func, "id", "")
     is_sum = builtin == "sum" and done == _ADDED and len(call.args) == 1
     is_tensor = bool(paths) and (paths <= _TENSORS or paths == {"torch.stack"})
-    return done if builtin == "float" or is_sum or is_tensor else None
+    if builtin == "float" or is_sum or is_tensor:
+        return done
+    return None
 
 
 def _norm(call: ast.Call, position: int, name: str, done: str) -> str | None:
@@ -188,11 +204,15 @@ def _power(done: str, exponent: ast.expr) -> str | None:
     """What a power makes of the elements, or of a norm: a sum, if it is of the norm's order."""
     if done == _ELEMENTS:
         return done
-    return _ADDED if done == _number(exponent) else None
+    if done == _number(exponent):
+        return _ADDED
+    return None
 
 
 def _number(value: ast.expr) -> str | None:
     """A number, or a name that stands for one."""
     if isinstance(value, ast.Constant) and isinstance(value.value, int | float):
         return str(float(value.value))
-    return value.id if isinstance(value, ast.Name) else None
+    if isinstance(value, ast.Name):
+        return value.id
+    return None

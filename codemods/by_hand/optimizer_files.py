@@ -46,9 +46,14 @@ def find(context: Context) -> Iterator[Found]:
             used = [n for n in ast.walk(around) if isinstance(n, ast.Call)]
             is_converted = any(last_name(each.func) in _CONVERTED for each in used)
             if not is_converted and not is_known_as_whole(context, call):
-                at = [attribute] if _leaves(context, call, used) else []
+                if _leaves(context, call, used):
+                    at = [attribute]
+                else:
+                    at = []
                 for node in (*at, *(_saved(context, call) if name == "state_dict" else ())):
-                    severity = Severity.RAISES if message is _LOADED else None
+                    severity = None
+                    if message is _LOADED:
+                        severity = Severity.RAISES
                     yield Found(RULE, node, Action.MANUAL, message, severity=severity)
 
 

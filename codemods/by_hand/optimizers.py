@@ -46,7 +46,9 @@ def _of_torch(context: Context, name: str, call: ast.Call) -> Iterator[Found]:
     given = keyword(call, "params", 0)
     if given is not None and f"torch.optim.{name}" in context.dotted(call.func):
         if taken(context).are_parameters(given, context.file):
-            way = "Remove `fused=True`." if fused else "Use another optimizer."
+            way = "Use another optimizer."
+            if fused:
+                way = "Remove `fused=True`."
             message = f"Raises under FSDP2, because it does not support DTensors. {way}"
             yield Found(RULE, call, Action.MANUAL, message, f"{name}(...)")
 

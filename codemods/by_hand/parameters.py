@@ -92,7 +92,9 @@ _FAILING = {
 def find(context: Context) -> Iterator[Found]:
     """Uses of sharded parameters as tensors."""
     for node, message in (*_asked(context), *_asked_of_whole(context), *_chosen(context)):
-        severity = Severity.RAISES if message in _RAISING else None
+        severity = None
+        if message in _RAISING:
+            severity = Severity.RAISES
         yield Found(RULE, node, Action.MANUAL, message, severity=severity)
     for node in (*measured(context), *_asked_for_none(context)):
         if is_sharded(context, node) and not is_local_now(context, node):
@@ -120,7 +122,10 @@ def _asked_of_whole(context: Context) -> Iterator[tuple[ast.expr, str]]:
     """Calls of what DTensors do not have, and rows of parameters."""
     for name in _WHOLE_ONLY:
         for call in context.file.calls.get(name, ()):
-            owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+            if isinstance(call.func, ast.Attribute):
+                owner = [call.func.value]
+            else:
+                owner = []
             if any(is_sharded(context, each) for each in (*owner, *call.args)):
                 yield call, _FAILS
     for subscript in context.file.of(ast.Subscript) if not were_whole(context) else ():
@@ -160,7 +165,8 @@ def _sought(context: Context) -> Iterator[ast.expr]:
     """The sharded parameters that are sought, or whose `id` is, among those of before wrapping."""
     file = context.file
     for compare in file.of(ast.Compare):
-        sought, found = compare.left, file.variable(compare.comparators[0])
+        sought = compare.left
+        found = file.variable(compare.comparators[0])
         if isinstance(sought, ast.Call) and getattr(sought.func, "id", "") == "id" and sought.args:
             sought = sought.args[0]
         if not isinstance(compare.ops[0], ast.In | ast.NotIn) or found is None:
@@ -180,8 +186,11 @@ def _sought(context: Context) -> Iterator[ast.expr]:
 def _of_parts(context: Context) -> Iterator[ast.Call]:
     """`model.head.parameters()`, and the model's own: a part had only those of units in it."""
     for attribute in context.file.attributes.get("parameters", ()):
-        part, call = attribute.value, context.call_of(attribute)
-        around = part.value if isinstance(part, ast.Attribute) and part.attr not in INNER else None
+        part = attribute.value
+        call = context.call_of(attribute)
+        around = None
+        if isinstance(part, ast.Attribute) and part.attr not in INNER:
+            around = part.value
         while isinstance(around, ast.Attribute) and around.attr in INNER:
             around = around.value
         if around is not None and call is not None:
@@ -207,7 +216,9 @@ def _asked_of_modules(context: Context) -> Iterator[ast.AST]:
             if not isinstance(named.value, ast.Name) or not isinstance(call, ast.Call):
                 continue
             own = any(keyword.arg == "recurse" for keyword in call.keywords)
-            loop = loop_of(file, named.value) if own else None
+            loop = None
+            if own:
+                loop = loop_of(file, named.value)
             model = getattr(getattr(loop and loop[1], "func", None), "value", None)
             if model is not None and context.can_be_model(model):
                 yield call
@@ -273,7 +284,9 @@ def decides(file: File, attribute: ast.Attribute) -> bool:
     parent = file.parents[attribute]
     called = isinstance(parent, ast.Call) and ast.unparse(parent.func)
     wanted = {"ndim": False, "shape": "len"}.get(attribute.attr, ast.unparse(attribute))
-    around = file.parents[parent] if called else parent
+    around = parent
+    if called:
+        around = file.parents[parent]
     is_test = isinstance(around, ast.Compare) and getattr(around.comparators[0], "value", 1) != 0
     return called == wanted and is_test
 

@@ -97,7 +97,9 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _moving(context: Context) -> list[ast.Attribute]:
-    return [*context.file.attributes.get(_MOVING, ())] if context.models.shards() else []
+    if context.models.shards():
+        return [*context.file.attributes.get(_MOVING, ())]
+    return []
 
 
 def _home(context: Context, node: ast.AST) -> ast.stmt | None:
@@ -113,7 +115,9 @@ def _each(context: Context) -> Iterator[Found]:
     yield from _asked_for(context)
     if context.models.shards():
         in_loops = handles.replaced(context)
-        names = _OF_FLAT | {"flat_param"} if _speaks(context) else _OF_FLAT
+        names = _OF_FLAT
+        if _speaks(context):
+            names = _OF_FLAT | {"flat_param"}
         for name in sorted(names & context.file.attributes.keys()):
             for attribute in context.file.attributes[name]:
                 is_found = getattr(attribute.value, "attr", "") in ATTRIBUTES
@@ -127,7 +131,9 @@ def _asked_for(context: Context) -> Iterator[Found]:
     """`hasattr(module, "_exec_order_data")` and `getattr(module, "_flat_param", None)`."""
     for name in ("hasattr", "getattr") if context.models.shards() else ():
         for call in context.file.calls.get(name, ()):
-            asked = getattr(call.args[1], "value", None) if len(call.args) > 1 else None
+            asked = None
+            if len(call.args) > 1:
+                asked = getattr(call.args[1], "value", None)
             if asked in _UNMISTAKABLE | _OF_FLAT:
                 message = f"Never finds `{asked}` under FSDP2. {ATTRIBUTES.get(asked, FLAT)}"
                 severity = Severity.SILENT
@@ -137,7 +143,8 @@ def _asked_for(context: Context) -> Iterator[Found]:
 
 
 def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
-    owner, name = attribute.value, attribute.attr
+    owner = attribute.value
+    name = attribute.attr
     if context.fsdp1(owner) == CLASS:
         message = f"Has no effect: FSDP2 does not use `{name}` of FSDP1's class. Remove this line."
         if isinstance(attribute.ctx, ast.Store):
@@ -161,7 +168,10 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     )
     if may_be_meant and not _asks_first(context.file, attribute):
         of_flat = getattr(context.file.parents[attribute], "attr", "") == "flat_param"
-        message = FLAT if of_flat else ATTRIBUTES[name]
+        if of_flat:
+            message = FLAT
+        else:
+            message = ATTRIBUTES[name]
         yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
 
 
@@ -187,8 +197,12 @@ def _asks_first(file: File, attribute: ast.Attribute) -> bool:
     asked = f"hasattr({ast.unparse(attribute.value)}, '{attribute.attr}')"
     child: ast.AST = attribute
     for parent in file.ancestors(attribute):
-        test, otherwise = getattr(parent, "test", None), getattr(parent, "orelse", ())
-        is_other = child in otherwise if isinstance(otherwise, list) else child is otherwise
+        test = getattr(parent, "test", None)
+        otherwise = getattr(parent, "orelse", ())
+        if isinstance(otherwise, list):
+            is_other = child in otherwise
+        else:
+            is_other = child is otherwise
         if test is not None and child is not test and not is_other:
             if asked in (ast.unparse(test), *map(ast.unparse, getattr(test, "values", ()))):
                 return True
@@ -206,7 +220,9 @@ def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:
         return None
     given = values_given(call)
     frees = len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True
-    return call if frees else None
+    if frees:
+        return call
+    return None
 
 
 def _flat_names(context: Context) -> Iterator[Found]:

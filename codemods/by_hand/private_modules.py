@@ -83,7 +83,10 @@ def _imports(context: Context) -> Iterator[tuple[str, Imported, str]]:
         for local, bindings in scope.bindings.items():
             for binding in bindings:
                 if isinstance(binding, Imported):
-                    member = f".{binding.member}" if binding.member else ""
+                    if binding.member:
+                        member = f".{binding.member}"
+                    else:
+                        member = ""
                     yield local, binding, f"{binding.module}{member}"
 
 
@@ -104,7 +107,8 @@ def _outermost(context: Context, node: ast.expr) -> ast.expr:
     """`utils._reshard` for the `utils` in it, which is a private module."""
     parent = context.file.parents[node]
     while isinstance(parent, ast.Attribute) and any(map(is_private, context.dotted(parent))):
-        node, parent = parent, context.file.parents[parent]
+        node = parent
+        parent = context.file.parents[parent]
     return node
 
 

@@ -56,7 +56,8 @@ def _names_others(_: Program, code: ast.AST) -> bool:
 def _is_for_other_models(context: Context, node: ast.AST) -> bool:
     """Whether a node is in a class that is made where the program does not shard, or in a method that the subclass for FSDP
     replaces: it never runs on a sharded model."""
-    method, cls = context.file.function(node), context.file.enclosing_class(node)
+    method = context.file.function(node)
+    cls = context.file.enclosing_class(node)
     if cls is None:
         return False
     made = [

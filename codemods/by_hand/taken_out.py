@@ -165,7 +165,9 @@ def _is_sharded_later(context: Context, model: ast.expr) -> bool:
     file, function = context.file, context.file.function(model)
     for call in file.of(ast.Call) if isinstance(model, ast.Name) else ():
         is_below = call.lineno > model.lineno and file.function(call) is function
-        given = call.args[0] if is_below and call.args else None
+        given = None
+        if is_below and call.args:
+            given = call.args[0]
         if isinstance(given, ast.Name) and file.variable(given) == file.variable(model):
             if shards(context, call):
                 return True
@@ -197,7 +199,10 @@ def _given_to_instances(context: Context, name: ast.Name) -> Iterator[ast.expr]:
     """What is given to `__call__`, whose parameter a name is: `meter = Meter()`, `meter(model)`."""
     file = context.file
     for binding in file.bindings(name):
-        function = binding.function if isinstance(binding, Parameter) else None
+        if isinstance(binding, Parameter):
+            function = binding.function
+        else:
+            function = None
         cls = file.enclosing_class(name)
         if function is None or cls is None or getattr(function, "name", "") != "__call__":
             continue
@@ -286,7 +291,8 @@ def _of_inner(context: Context, flow: Flow) -> Iterator[Leak]:
             part: ast.expr = attribute
             parent = context.file.parents[part]
             while isinstance(parent, ast.Attribute | ast.Subscript) and parent.value is part:
-                part, parent = parent, context.file.parents[parent]
+                part = parent
+                parent = context.file.parents[parent]
             is_called = isinstance(parent, ast.Call) and parent.func is part
             if part is not attribute and not is_called and context.can_be_model(attribute.value):
                 if isinstance(getattr(part, "ctx", None), ast.Load):
@@ -334,7 +340,8 @@ def _is_of_method(context: Context, owner: ast.expr) -> bool:
     file = context.file
     if not isinstance(owner, ast.Name) or owner.id != "self":
         return False
-    method, cls = file.function(owner), file.enclosing_class(owner)
+    method = file.function(owner)
+    cls = file.enclosing_class(owner)
     if method is None or cls is None or method.name in _OWN_METHODS:
         return False
     if context.models.called_on(method.name) is not True:

@@ -50,7 +50,9 @@ def may_be_named(context: Context, name: str) -> bool:
 
 def _classes(context: Context, cls: ast.expr) -> Iterator[ast.expr]:
     """The classes of `(Block, Head)`, of `Block | Head`, and of a name for them."""
-    made = context.value(cls) if isinstance(cls, ast.Name) else None
+    made = None
+    if isinstance(cls, ast.Name):
+        made = context.value(cls)
     if made is not None and isinstance(made.node, ast.Tuple | ast.BinOp):
         cls = made.node
     if isinstance(cls, ast.Tuple):

@@ -73,7 +73,10 @@ def find(context: Context) -> Iterator[Found]:
     sharded = [*map(_of_constructor, constructions(context)), *_of_earlier_runs(context)]
     for each in sharded:
         for file, node, message in _of_units(context, each):
-            severity = Severity.SILENT if message is _HIDDEN else Severity.RAISES
+            if message is _HIDDEN:
+                severity = Severity.SILENT
+            else:
+                severity = Severity.RAISES
             if file is context.file:
                 construct = shortened(file.source(node))
                 yield Found(RULE, node, Action.MANUAL, message, construct, severity=severity)
@@ -103,7 +106,8 @@ class Sharded:
 
 
 def _of_constructor(construction: Construction) -> Sharded:
-    context, named = construction.context, named_classes(construction)
+    context = construction.context
+    named = named_classes(construction)
     known = {cls.node for cls in classes_of_model(construction)}
     known |= {cls.node for name in named for cls in classes(context, name)}
     has_policy = construction.value("auto_wrap_policy") is not None
@@ -143,7 +147,9 @@ def _of_units(context: Context, sharded: Sharded) -> Iterator[Place]:
 def _places(program: Program, path: str) -> list[tuple[ast.ClassDef, Place]]:
     """Those of a file, each with its class, a module's."""
     looked = path in program.tree.having(_WORDS)
-    file = program.load(path) if looked else None
+    file = None
+    if looked:
+        file = program.load(path)
     if file is None:
         return []
     return [
@@ -195,7 +201,9 @@ def _asks_type(node: ast.AST) -> bool:
 def _part(node: ast.AST) -> str:
     """The name that is set in `self.image = ...`; empty for anything else."""
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        return node.attr if getattr(node.value, "id", "") == "self" else ""
+        if getattr(node.value, "id", "") == "self":
+            return node.attr
+        return ""
     return ""
 
 
@@ -204,7 +212,8 @@ def _run_by_methods(context: Context) -> Iterator[ast.Call]:
     called = {ast.unparse(call.func) for call in context.file.of(ast.Call)}
     for method in {name for file in context.program.files for name in _running_parts(file)}:
         for attribute in context.file.attributes.get(method, ()):
-            call, model = context.call_of(attribute), attribute.value
+            call = context.call_of(attribute)
+            model = attribute.value
             # A model that is called first has no other roots.
             if call is not None and ast.unparse(model) not in called:
                 if context.can_be_model(model):

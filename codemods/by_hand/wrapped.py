@@ -33,11 +33,15 @@ def find(context: Context) -> Iterator[Found]:
     """What gave a wrapper's module something else than it gives the sharded model."""
     if not context.plain or not context.models.shards(context.file):
         return
-    wrapped, file = wrapped_of(context.models), context.file
-    whole = "DTensors" if context.form == "torch" else "whole parameters"
+    wrapped = wrapped_of(context.models)
+    file = context.file
+    whole = "whole parameters"
+    if context.form == "torch":
+        whole = "DTensors"
     for name, message in _METHODS.items():
         for attribute in file.attributes.get(name, ()):
-            call, owner = context.call_of(attribute), attribute.value
+            call = context.call_of(attribute)
+            owner = attribute.value
             if call is not None and wrapped.is_inside(owner, file):
                 if not is_known_as_whole(context, call):
                     text = message.format(context.source(owner), whole)

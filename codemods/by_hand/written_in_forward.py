@@ -80,7 +80,10 @@ def _parameters(context: Context, cls: ast.ClassDef) -> set[str]:
     """The attributes of a class that are set to an `nn.Parameter`, also in a tuple of them, and what a layer has."""
     bases = {path for base in cls.bases for path in context.dotted(base)}
     is_layer = any(path.startswith("torch.nn.") and path != "torch.nn.Module" for path in bases)
-    found = {"weight", "bias"} if is_layer else set()
+    if is_layer:
+        found = {"weight", "bias"}
+    else:
+        found = set()
     for node in ast.walk(cls):
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -102,7 +105,10 @@ def _made(target: ast.expr, value: ast.expr) -> Iterator[str]:
 def _run_by_forward(cls: ast.ClassDef) -> list[_Method]:
     """The methods that forward runs by `self`, itself first."""
     methods = {each.name: each for each in cls.body if isinstance(each, _Method)}
-    names = ["forward"] if "forward" in methods else []
+    if "forward" in methods:
+        names = ["forward"]
+    else:
+        names = []
     for name in names:  # which grows
         for node in ast.walk(methods[name]):
             if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self":
@@ -134,7 +140,8 @@ def _is_written(context: Context, parameter: ast.expr) -> bool:
         node = context.call_of(parent) or parent
         parent = file.parents[node]
     if isinstance(parent, ast.Subscript) and parent.value is node:
-        node, parent = parent, file.parents[parent]
+        node = parent
+        parent = file.parents[parent]
     if node is not parameter and isinstance(getattr(node, "ctx", None), ast.Store):
         return True
     if isinstance(parent, ast.AugAssign):

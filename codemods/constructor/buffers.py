@@ -22,8 +22,14 @@ def write(construction: Construction, code: Code) -> None:
     if is_one and max(map(len, both)) <= room:
         code.below += both
         return
-    moved = _moved(construction, code) if code.device else []
-    cast = _cast(construction, code) if code.cast else []
+    if code.device:
+        moved = _moved(construction, code)
+    else:
+        moved = []
+    if code.cast:
+        cast = _cast(construction, code)
+    else:
+        cast = []
     if cast and cast[0] in code.last and not moved:
         _add_to_loop(code.last, cast)
         return
@@ -39,8 +45,10 @@ def _add_to_loop(lines: list[str], loop: list[str]) -> None:
 
 
 def _moved_and_cast(construction: Construction, code: Code) -> list[str]:
-    context, call = construction.context, construction.call
-    buffer, dtype = context.local("buffer", call), context.local("dtype", call)
+    context = construction.context
+    call = construction.call
+    buffer = context.local("buffer", call)
+    dtype = context.local("dtype", call)
     return [
         f"for {buffer} in {code.model}.buffers():",
         f"    {dtype} = {code.cast} if {buffer}.is_floating_point() else None",
@@ -58,7 +66,8 @@ def _moved(construction: Construction, code: Code) -> list[str]:
 
 def _cast(construction: Construction, code: Code) -> list[str]:
     """Statements that cast the buffers of floating point, of all modules but those that are exempt."""
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     buffer = context.local("buffer", call)
     test, _, dtype = code.cast.rpartition(" and ")
     lines = [

@@ -22,9 +22,12 @@ from fsdp_migrate.facts.names import CLASS
 
 def by_units(construction: Construction, reason: str) -> Form:
     """A loop over `units`, or a function with one, which reads FSDP1's arguments when the program runs."""
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     is_direct = construction.kind == DIRECT and not has_another(context, call)
-    place = layout.place_of(construction) if is_direct and are_free(context, call) else None
+    place = None
+    if is_direct and are_free(context, call):
+        place = layout.place_of(construction)
     if place is None or place.call is not None or place.test:
         return _by_function(construction)
     need = of_runtime("units", construction)
@@ -45,7 +48,8 @@ def by_units(construction: Construction, reason: str) -> Form:
 
 def _by_function(construction: Construction) -> Form:
     """A function of the file's own in the place of the class, which shards what it is given."""
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     if construction.kind == WRAP:
         message = "Calls the function that `enable_wrap` is given, which now shards in place."
         return Form(message, list, (), ())
@@ -56,7 +60,10 @@ def _by_function(construction: Construction) -> Form:
     top = layout.above_of(context, first)
     needs = (*imports_of(construction), of_runtime("units", construction))
     root = root_of(cls)
-    found = None if root is None else context.file.variable(root)
+    if root is None:
+        found = None
+    else:
+        found = context.file.variable(root)
     if found is None or found.scope is not context.file.scope:  # imported in a function
         needs = tuple(need._replace(at=None) for need in needs)
     # Names that the file uses for something else are imported inside of the function.
@@ -64,7 +71,10 @@ def _by_function(construction: Construction) -> Form:
 
     def edits() -> list[Edit]:
         code = layout.function(construction, name, inside)
-        defined = [layout.defined_above(context, top, code)] if first is call else []
+        if first is call:
+            defined = [layout.defined_above(context, top, code)]
+        else:
+            defined = []
         return [*defined, context.rename(cls, name)]
 
     return Form(
@@ -80,5 +90,6 @@ def _function_name(context: Context) -> str:
     """A name that is free wherever the file names the class."""
     name = "shard"
     for reference, meaning in context.references.items():
-        name = context.free(name, reference) if meaning == CLASS else name
+        if meaning == CLASS:
+            name = context.free(name, reference)
     return name

@@ -107,7 +107,8 @@ class Code:
 
     def lines(self, construction: Construction) -> list[str]:
         """The statements that shard the model, and what is around them."""
-        context, call = construction.context, construction.call
+        context = construction.context
+        call = construction.call
         lines = [*self.above, *self.before]
         given = dict(self.shared)
         mesh = given.get("mesh", "")
@@ -135,7 +136,8 @@ class Code:
         count = len(sharding)
         is_read_here = shared.startswith(", **") or not (self.loop or construction.like_fsdp1)
         every = inlined([*lines, *sharding], self._read_once(given, is_read_here), room)
-        lines, sharding = every[: len(every) - count], every[len(every) - count :]
+        lines = every[: len(every) - count]
+        sharding = every[len(every) - count :]
         lines = [each for line in lines for each in _in_room(line, room)]
         lines += under(construction, self.model, sharding, self.like_fsdp1)
         return [*lines, *self.fill, *self.last, *self.below]

@@ -104,12 +104,18 @@ class Choice:
     def _compared(self, node: ast.expr, members: frozenset[str]) -> Condition:
         """A comparison with the members of torch's enum that the expression can be."""
         possible = self._possible(node)
-        wanted = members if possible is None else members & possible
+        if possible is None:
+            wanted = members
+        else:
+            wanted = members & possible
         if not wanted:
             return False
         if possible is not None and possible <= members:
             return True
-        source = self.source if node is self.value else self.construction.text(node)
+        if node is self.value:
+            source = self.source
+        else:
+            source = self.construction.text(node)
         if self.is_name:
             return compared(source, _quoted(wanted))
         return compared(source, [f"{self.enum}.{each}" for each in in_order(wanted)], "is")
@@ -128,13 +134,17 @@ class Choice:
                 members.add(end.node.attr)
             else:
                 return None
-        return None if flow.unknown else frozenset(members)
+        if flow.unknown:
+            return None
+        return frozenset(members)
 
     def _member(self, node: ast.expr) -> str | None:
         if isinstance(node, ast.Constant) and node.value is None:
             return "FULL_SHARD"
         member = self.construction.context.member(node)
-        return member[1] if member is not None and member[0] == "ShardingStrategy" else None
+        if member is not None and member[0] == "ShardingStrategy":
+            return member[1]
+        return None
 
     def _is_enum(self, node: ast.expr) -> bool:
         return self.construction.context.fsdp1(node) == "ShardingStrategy"
@@ -217,4 +227,6 @@ def grouped(condition: str) -> str:
     """A condition that can stand beside `and`, `or` and `not`."""
     node = ast.parse(condition.strip(), mode="eval").body
     loose = isinstance(node, ast.BoolOp | ast.IfExp | ast.Lambda | ast.NamedExpr)
-    return f"({condition})" if loose else condition
+    if loose:
+        return f"({condition})"
+    return condition

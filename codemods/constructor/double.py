@@ -19,21 +19,28 @@ _NOTHING = "Removed: a wrapper around a wrapper holds no parameters."
 
 def wrapped_by(construction: Construction) -> Construction | None:
     """The construction whose result a constructor wraps again; None where the file does not show one."""
-    context, module = construction.context, construction.module
+    context = construction.context
+    module = construction.module
     if construction.kind != DIRECT or module is None:
         return None
     if isinstance(module, ast.Call):
         inner = _construction(context, module)
-        return None if inner is None else wrapped_by(inner) or inner
+        if inner is None:
+            return None
+        return wrapped_by(inner) or inner
     if not isinstance(module, ast.Name | ast.Attribute):
         return None
     made = _made_above(context, construction.call, module)
-    return None if made is None else _construction(context, made)
+    if made is None:
+        return None
+    return _construction(context, made)
 
 
 def form_of(construction: Construction) -> Form:
     """What becomes of the outer one."""
-    context, call, module = construction.context, construction.call, construction.module
+    context = construction.context
+    call = construction.call
+    module = construction.module
     assert module is not None
     names = [each.name for each in construction.arguments if each.name != "module"]
     # Not the values of a dictionary that is unpacked, which stays.
@@ -63,12 +70,15 @@ def outermost(context: Context, call: ast.Call) -> ast.Call:
 
 def _construction(context: Context, call: ast.Call) -> Construction | None:
     kind = {CLASS: DIRECT, "wrap": WRAP}.get(context.references.get(call.func, ""))
-    return None if kind is None else Construction(context, call, kind)
+    if kind is None:
+        return None
+    return Construction(context, call, kind)
 
 
 def _made_above(context: Context, call: ast.Call, module: ast.expr) -> ast.Call | None:
     """The call that gave a variable its value in the same block, if that is certain."""
-    file, name = context.file, ast.unparse(module)
+    file = context.file
+    name = ast.unparse(module)
     statement = file.statement(call)
     block = file.block(statement)
     for above in reversed(block[: block.index(statement)] if statement in block else []):

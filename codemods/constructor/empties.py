@@ -49,7 +49,9 @@ class Emptying:
         if constant is not ...:
             return bool(constant)
         parts = [self.test]
-        node = ast.parse(self.test, mode="eval").body if self.test else None
+        node = None
+        if self.test:
+            node = ast.parse(self.test, mode="eval").body
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
             parts += [ast.unparse(each) for each in node.values]
         return ast.unparse(sync) in parts
@@ -63,10 +65,13 @@ def of(construction: Construction, function: ast.expr, test: str) -> Emptying | 
     """
     source = construction.text(function)
     if not isinstance(function, ast.Lambda):
-        return Emptying(source, "", test) if _only_empties(construction, function) else None
+        if _only_empties(construction, function):
+            return Emptying(source, "", test)
+        return None
     body = function.body
     if isinstance(body, ast.IfExp) and isinstance(body.orelse, ast.Constant) and not test:
-        test, body = construction.text(body.test), body.body
+        test = construction.text(body.test)
+        body = body.body
     match body:
         case ast.Call(func=ast.Attribute(attr="to_empty", value=ast.Name()), keywords=keywords):
             given = {keyword.arg: keyword.value for keyword in keywords}

@@ -102,9 +102,13 @@ class Events:
         if "backward" in name:
             return Effect(Event.BACKWARD)
         if name in _OPTIMIZER_STATES:
-            return Effect(Event.READS) if self._is_given(file, call) else _NONE
+            if self._is_given(file, call):
+                return Effect(Event.READS)
+            return _NONE
         if name in ("get_model_state_dict", "get_state_dict"):
-            return Effect(Event.FREES) if self._is_given(file, call) else _NONE
+            if self._is_given(file, call):
+                return Effect(Event.FREES)
+            return _NONE
         if isinstance(call.func, ast.Attribute):
             own = self._method(file, call, call.func)
             if own is not None:
@@ -117,13 +121,16 @@ class Events:
 
     def _method(self, file: File, call: ast.Call, method: ast.Attribute) -> Effect | None:
         """What a method of the model does; None if it is one of something else."""
-        receiver, name = method.value, method.attr
+        receiver = method.value
+        name = method.attr
         if name in _READING:
             if not self._model.possible(file, receiver) or _is_harmless(file, call):
                 return _NONE
             return Effect(Event.READS, is_shown=self.models.can_hold(receiver, file))
         if name == "step" and "optim" in last_name(receiver).lower():
-            return Effect(Event.READS) if self._may_train(file, receiver) else _NONE
+            if self._may_train(file, receiver):
+                return Effect(Event.READS)
+            return _NONE
         if name in _FREEING and self._model.shown(file, receiver):
             return Effect(Event.FREES)
         is_model = any(each is not None for each in self._model.sources(file, receiver))
@@ -162,7 +169,9 @@ class Events:
             return None
         if not dotted and self._can_run(file, function):
             return Event.RUNS
-        return Event.OPEN if self._is_given(file, call) else None
+        if self._is_given(file, call):
+            return Event.OPEN
+        return None
 
     def _can_run(self, file: File, function: ast.expr) -> bool:
         """Whether what is called can be the model."""
@@ -183,7 +192,9 @@ class Events:
             inits = (each for each in called.node.body if isinstance(each, ast.FunctionDef))
             return tuple(Definition(called.file, e) for e in inits if e.name == "__init__")
         if called is not None:
-            return (called,) if isinstance(called.node, FUNCTIONS) else ()
+            if isinstance(called.node, FUNCTIONS):
+                return (called,)
+            return ()
         function = call.func
         if not isinstance(function, ast.Attribute) or function.attr in _OF_BUILTINS:
             return ()

@@ -174,8 +174,12 @@ class _Search:
 
     def parameter(self, file: File, binding: Parameter) -> None:
         """What calls give for a parameter, and its default."""
-        function, name = binding.function, binding.argument.arg
-        calls = self.program.calls(function.name) if isinstance(function, _FUNCTIONS) else []
+        function = binding.function
+        name = binding.argument.arg
+        if isinstance(function, _FUNCTIONS):
+            calls = self.program.calls(function.name)
+        else:
+            calls = []
         default = default_of(function, name)
         is_variadic = name in (
             getattr(function.args.vararg, "arg", ""),
@@ -318,7 +322,9 @@ def key_of(program: Program, file: File, node: ast.expr) -> ast.expr | None:
             pass
         case _:
             return None
-    return key if program.fsdp1(enum, file) == "ShardingStrategy" else None
+    if program.fsdp1(enum, file) == "ShardingStrategy":
+        return key
+    return None
 
 
 def defined(program: Program, file: File, call: ast.Call) -> list[Definition]:

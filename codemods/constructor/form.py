@@ -83,7 +83,10 @@ def find(context: Context) -> Iterator[Found]:
     spoken: set[ast.AST] = set()
     forms: list[Form] = []
     for construction in constructions(context):
-        decision = Decision(None) if context.form == "bridge" else decide(construction)
+        if context.form == "bridge":
+            decision = Decision(None)
+        else:
+            decision = decide(construction)
         if context.silenced(CONSTRUCTOR, construction.call):
             if context.stays(construction.call.func, IMPORT):
                 continue
@@ -159,7 +162,10 @@ def _arguments(
 def _argument(construction: Construction, argument: Argument, form: Form | None) -> Found:
     rule, text = ROWS[argument.name].say(construction, argument)
     construct = f"{argument.name}={shortened(construction.text(argument.value))}"
-    action = Action.MANUAL if rule is precision.LOW_PRECISION_GRADS else Action.RUNTIME
+    if rule is precision.LOW_PRECISION_GRADS:
+        action = Action.MANUAL
+    else:
+        action = Action.RUNTIME
     former = getattr(argument.node, "arg", None)
     if former in FORMER_NAMES:
         text += f" `{former}` is a former name that now raises `TypeError`; use `{argument.name}`."
@@ -295,7 +301,9 @@ def _of_wrapped(construction: Construction) -> Form | None:
     if inner is None:
         return None
     is_inside = isinstance(construction.module, ast.Call)
-    return double.form_of(construction) if not is_inside or _place(inner) is not None else None
+    if not is_inside or _place(inner) is not None:
+        return double.form_of(construction)
+    return None
 
 
 def _place(construction: Construction) -> layout.Place | None:
@@ -304,7 +312,8 @@ def _place(construction: Construction) -> layout.Place | None:
     Raises:
         AtRunTime: if nothing can stand there.
     """
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     if construction.kind == UNITS:
         place = from_units.place_of(context, call)
         if not construction.is_written_out:
@@ -317,7 +326,9 @@ def _place(construction: Construction) -> layout.Place | None:
     if construction.kind == DIRECT and construction.module is None:
         raise AtRunTime("the call does not show which argument is the model")
     is_direct = construction.kind == DIRECT and not has_another(context, call)
-    return layout.place_of(construction) if is_direct and not _has_own_edits(construction) else None
+    if is_direct and not _has_own_edits(construction):
+        return layout.place_of(construction)
+    return None
 
 
 def _has_own_edits(construction: Construction) -> bool:
@@ -340,7 +351,8 @@ def _parameter(construction: Construction) -> str:
 def _wrap(construction: Construction) -> Form:
     if len(construction.arguments) > 1 or construction.unseen:
         raise AtRunTime("`wrap` is called with arguments for a single unit")
-    context, module = construction.context, construction.module
+    context = construction.context
+    module = construction.module
     if isinstance(module, ast.Call) and context.references.get(module.func) == "wrap":
         return Form(
             "Removed: the inner `wrap` already shards this module, and `fully_shard` accepts a module only once.",
@@ -355,7 +367,8 @@ def _wrap(construction: Construction) -> Form:
 
 def _check_captures(construction: Construction) -> None:
     """Raises AtRunTime where a function above cannot see what the arguments read."""
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     statement = context.file.statement(call)
     inside = {*ast.walk(statement)}
     for value in (each.value for each in construction.arguments if each.name != "module"):

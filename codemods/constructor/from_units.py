@@ -28,19 +28,25 @@ def place_of(context: Context, call: ast.Call) -> Place | None:
     if not is_block(context, block):
         return None
     is_whole = len(block.body) == 1 and context.is_alone(block)
-    return Place(block, ast.unparse(model)) if is_whole else None
+    if is_whole:
+        return Place(block, ast.unparse(model))
+    return None
 
 
 def whole(context: Context, call: ast.Call) -> ast.AST:
     """All that a call of `units` stands for: its block, if that is the tool's."""
     place = place_of(context, call)
-    return call if place is None else place.statement
+    if place is None:
+        return call
+    return place.statement
 
 
 def removed(context: Context, call: ast.Call) -> tuple[ast.AST, ...]:
     """The code around a call of `units` that its edits take away."""
     block = whole(context, call)
-    return tuple(item.context_expr for item in block.items) if isinstance(block, ast.With) else ()
+    if isinstance(block, ast.With):
+        return tuple(item.context_expr for item in block.items)
+    return ()
 
 
 def is_block(context: Context, statement: ast.AST) -> bool:
@@ -53,6 +59,9 @@ def is_block(context: Context, statement: ast.AST) -> bool:
 
 def without_remark(context: Context, statement: ast.stmt) -> list[Edit]:
     """The edit that takes away the comment which the default form writes above such a block."""
-    start, text = context.file.lines(statement)[0], context.file.text
+    start = context.file.lines(statement)[0]
+    text = context.file.text
     found = re.search(rf"[ \t]*{re.escape(KEEPS)}(?:\r\n|\r|\n)\Z", text[:start])
-    return [] if found is None else [Edit(found.start(), start, "", (KEEPS,))]
+    if found is None:
+        return []
+    return [Edit(found.start(), start, "", (KEEPS,))]

@@ -61,7 +61,9 @@ class Identity:
             return _NOTHING
         in_place = _in_place(file, expression)
         found = in_place or self._followed(file, expression)
-        return _OPEN if is_sharded and not found else found
+        if is_sharded and not found:
+            return _OPEN
+        return found
 
     def _followed(self, file: File, expression: ast.expr) -> Sources:
         match expression:
@@ -81,7 +83,9 @@ class Identity:
         bindings = file.bindings(name)
         if not bindings:
             is_known = hasattr(builtins, name.id) or self.program.dotted(name, file)
-            return _NOTHING if is_known else _OPEN
+            if is_known:
+                return _NOTHING
+            return _OPEN
         assigned = [each for each in bindings if isinstance(each, Assigned)]
         others: list[Binding] = [each for each in bindings if not isinstance(each, Assigned)]
         reached = list(reaching(file, assigned, name))
@@ -110,7 +114,9 @@ class Identity:
                     return _NOTHING
                 every = self.models.arguments(function, binding, file)
                 given = [each for each in every if str(each[0].path) in self._paths]
-                return _together(self.sources(*each) for each in given) if given else _OPEN
+                if given:
+                    return _together(self.sources(*each) for each in given)
+                return _OPEN
         return _OPEN
 
     def _made(self, file: File, call: ast.Call, path: tuple[int, ...]) -> Sources:
@@ -141,7 +147,9 @@ class Identity:
         if not isinstance(call.func, ast.Attribute):
             return _OPEN
         given.append(call.func.value)
-        return _OPEN if any(self.sources(file, value) for value in given) else _NOTHING
+        if any(self.sources(file, value) for value in given):
+            return _OPEN
+        return _NOTHING
 
     def _kept(self, file: File, attribute: ast.Attribute) -> Sources:
         """What makes the models that an attribute of that name is given anywhere; one that is stored nowhere is open."""
@@ -157,7 +165,9 @@ class Identity:
             and isinstance(store.ctx, ast.Store)
             and parent.value is not None
         ]
-        return _together(self.sources(*each) for each in stored) if stored else _OPEN
+        if stored:
+            return _together(self.sources(*each) for each in stored)
+        return _OPEN
 
 
 def _in_place(file: File, expression: ast.expr) -> Sources:

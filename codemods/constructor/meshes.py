@@ -79,7 +79,9 @@ def _member(program: Program, end: Value) -> str:
         case ast.Constant(value=None):
             return "FULL_SHARD"
         case ast.Attribute(value=enum, attr=name):
-            return name if program.fsdp1(enum, end.file) == "ShardingStrategy" else ""
+            if program.fsdp1(enum, end.file) == "ShardingStrategy":
+                return name
+            return ""
     return ""
 
 
@@ -112,7 +114,8 @@ def _starts(program: Program, file: File, call: ast.Call) -> bool:
 
 def _renamed(construction: Construction, carrier: Value, found: Chosen) -> bool:
     """Adds a local variable with all that names it; returns whether it is one, and assignments alone bind it."""
-    file, name = carrier.file, carrier.node
+    file = carrier.file
+    name = carrier.node
     assert isinstance(name, ast.Name)
     variable = file.variable(name)
     if variable is None or variable.scope is file.scope:
@@ -169,7 +172,9 @@ def _distributed(context: Context, at: ast.AST) -> str:
     for name in ("dist", "distributed"):
         if context.dotted_at(name, context.file.scope_of(at)) == {"torch.distributed"}:
             return name
-    return "torch.distributed" if context.means("torch", at, "torch") else ""
+    if context.means("torch", at, "torch"):
+        return "torch.distributed"
+    return ""
 
 
 def is_of_all_ranks(construction: Construction, value: ast.expr) -> bool:
@@ -184,7 +189,8 @@ def is_of_all_ranks(construction: Construction, value: ast.expr) -> bool:
 
 
 def _has_all_ranks(construction: Construction, mesh: Value) -> bool:
-    program, file = construction.context.program, mesh.file
+    program = construction.context.program
+    file = mesh.file
     match mesh.node:
         case ast.Call(func=function, args=[_, ast.Tuple(elts=[ranks])]):
             made = value_of(program, file, ranks)

@@ -21,7 +21,8 @@ _MOVES = frozenset({"to", "to_empty"})
 
 def is_on_meta(construction: Construction) -> bool:
     """Whether one of the expressions that can make the model of a call makes it on the meta device."""
-    module, program = construction.module, construction.context.program
+    module = construction.module
+    program = construction.context.program
     if module is None:
         return False
     flow = construction.flow(module)
@@ -35,7 +36,8 @@ def is_real(construction: Construction) -> bool:
 
     If a model is there all the same, the first forward raises.
     """
-    module, context = construction.module, construction.context
+    module = construction.module
+    context = construction.context
     if not isinstance(module, ast.Name) or context.program.has(r"\bset_default_device\("):
         return False
     file, function = context.file, context.file.function(construction.call)
@@ -45,7 +47,10 @@ def is_real(construction: Construction) -> bool:
     own = file.statement(construction.call)
     bindings = [each for each in variable.bindings if _node_of(file, each) is not own]
     made = [each for each in bindings if _is_before(file, each, module)]
-    calls = [] if function is None else context.program.calls(function.name)
+    if function is None:
+        calls = []
+    else:
+        calls = context.program.calls(function.name)
     if not made or is_on_meta(construction):
         return False
     if any(_is_there(context.program, other, call) for other, call in calls):
@@ -54,7 +59,9 @@ def is_real(construction: Construction) -> bool:
 
 
 def _node_of(file: File, binding: Binding) -> ast.stmt | None:
-    return file.statement(binding.target) if isinstance(binding, Assigned) else None
+    if isinstance(binding, Assigned):
+        return file.statement(binding.target)
+    return None
 
 
 def _is_before(file: File, binding: Binding, use: ast.expr) -> bool:
@@ -112,7 +119,8 @@ def _is_set(file: File, path: ast.expr) -> bool:
 
 def _given_to(carrier: Value) -> Iterator[Value]:
     """What is assigned to a name, and the calls that move what it holds."""
-    name, file = carrier.node, carrier.file
+    name = carrier.node
+    file = carrier.file
     yield carrier
     if not isinstance(name, ast.Name):
         return

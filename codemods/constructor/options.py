@@ -49,7 +49,9 @@ class Precision:
         """The literal value of a field, or its default; `...` for an expression."""
         if name in self.constants:
             return self.constants[name]
-        return ... if name in self.sources else FIELDS[name]
+        if name in self.sources:
+            return ...
+        return FIELDS[name]
 
 
 def precision_of(program: Program, file: File, made: ast.expr) -> Precision | None:
@@ -164,7 +166,9 @@ def _instead_of_buffer_dtype(program: Program, flow: Flow) -> str:
     """The field of all policies that has the dtype of buffers; "" if none has."""
     found = [precision_of(program, end.file, end.node) for end in flow.ends]
     field = shared_buffer_dtype([each for each in found if each is not None])
-    return field if field in ("param_dtype", "reduce_dtype") else ""
+    if field in ("param_dtype", "reduce_dtype"):
+        return field
+    return ""
 
 
 def _is_harmless(file: File, use: ast.expr) -> bool:
@@ -179,7 +183,8 @@ def _is_harmless(file: File, use: ast.expr) -> bool:
 
 def _is_beside(construction: Construction, flow: Flow, precision: Precision) -> bool:
     """Whether the dtype of buffers is a name that the function of the constructor has, too."""
-    file, made = construction.context.file, flow.ends[0]
+    file = construction.context.file
+    made = flow.ends[0]
     is_name = precision.sources["buffer_dtype"].isidentifier()
     return (
         is_name
@@ -231,7 +236,9 @@ def _in_room(context: Context, made: ast.expr, source: str) -> str:
     start = file.line_starts[made.lineno - 1]
     behind = NEWLINE.split(file.text[end:], maxsplit=1)[0]
     is_short = first - start + len(joined) + len(behind) <= context.line_length
-    return joined if is_short and rows[0].endswith("(") and rows[-1] == ")" else source
+    if is_short and rows[0].endswith("(") and rows[-1] == ")":
+        return joined
+    return source
 
 
 def policy_source(context: Context, call: ast.expr, says_casts: bool) -> str:

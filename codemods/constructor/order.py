@@ -111,7 +111,8 @@ class _Search:
 
         A class of another library may call the methods of those below it.
         """
-        file, node = function.file, function.node
+        file = function.file
+        node = function.node
         around = file.parents[node]
         if node.decorator_list or node.name in names:
             return False
@@ -123,7 +124,8 @@ class _Search:
 
     def function(self, called: Definition, grad: bool | None, states: States) -> States:
         """The states behind a call of a function."""
-        file, function = called.file, called.node
+        file = called.file
+        function = called.node
         assert isinstance(function, FUNCTIONS)
         grad = _inside(file, function, grad)
         return NONE.union(*(self._behind(file, function, grad, state) for state in states))
@@ -182,8 +184,12 @@ class _Search:
         for item in items:
             match item.context_expr:
                 case ast.Call(func=function, args=args) if last_name(function) == _CHOSEN:
-                    flag = args[0] if args else None
-                    grad = bool(flag.value) if isinstance(flag, ast.Constant) else None
+                    flag = None
+                    if args:
+                        flag = args[0]
+                    grad = None
+                    if isinstance(flag, ast.Constant):
+                        grad = bool(flag.value)
                 case ast.Call(func=function) if last_name(function) in _WITHOUT:
                     grad = False
                 case ast.Call(func=function) if last_name(function) == "enable_grad":
@@ -232,13 +238,17 @@ def _inside(file: File, function: ast.AST, grad: bool | None) -> bool | None:
     """Whether gradients are on in a function, by its decorators; None where it, or its file, chooses that by a value."""
     assert isinstance(function, FUNCTIONS)
     for decorator in function.decorator_list:
-        named = decorator.func if isinstance(decorator, ast.Call) else decorator
+        named = decorator
+        if isinstance(decorator, ast.Call):
+            named = decorator.func
         if last_name(named) in _WITHOUT:
             return False
     if grad is False:
         return False
     odd = [file.function(node) for node in _chosen(file)]
-    return None if function in odd or None in odd else grad
+    if function in odd or None in odd:
+        return None
+    return grad
 
 
 def _chosen(file: File) -> Iterator[ast.expr]:

@@ -47,7 +47,9 @@ def has_another(context: Context, call: ast.Call) -> bool:
 
 def imports_of(construction: Construction) -> tuple[Import, ...]:
     needs = (Import(TORCH, "fully_shard", construction.call.func),)
-    return (*needs, of_runtime("like_fsdp1", construction)) if construction.like_fsdp1 else needs
+    if construction.like_fsdp1:
+        return (*needs, of_runtime("like_fsdp1", construction))
+    return needs
 
 
 def of_runtime(name: str, construction: Construction) -> Import:

@@ -15,7 +15,8 @@ _MOVING = ("to", "cpu", "cuda", "to_empty", "apply", "add_module")
 
 def is_on_device(construction: Construction) -> bool:
     """Whether the files show that the whole model is on the device of `device_id`."""
-    module, device = construction.module, construction.value("device_id")
+    module = construction.module
+    device = construction.value("device_id")
     file = construction.context.file
     if module is None or device is None or device not in file.parents:
         return False
@@ -84,7 +85,9 @@ def _moves(file: File, call: ast.Call, device: ast.expr) -> bool:
 def _is_changed(statement: ast.stmt, name: str) -> bool:
     """Whether a statement may move a model, or put another module into it; a plain `model = ...` is looked at by itself."""
     is_plain = isinstance(statement, ast.Expr | ast.Assign)
-    own_call = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
+    own_call = None
+    if isinstance(statement, ast.Expr | ast.Assign):
+        own_call = statement.value
     for node in ast.walk(statement):
         match node:
             case ast.Name(id=own, ctx=ast.Store()) if own == name and not is_plain:

@@ -16,7 +16,8 @@ def can_count(program: Program, flow: Flow) -> bool:
 
 
 def _counts(program: Program, policy: Value) -> bool:
-    node, file = policy.node, policy.file
+    node = policy.node
+    file = policy.file
     match node:
         case ast.Constant():
             return False
@@ -52,7 +53,9 @@ def _partial_counts(program: Program, function: Value, policies: ast.expr | None
 
 def _reads_count(function: _Function) -> bool:
     """Whether a policy of the program's own reads the count that it is given, by its name or with all that it is given."""
-    others = function.args.kwarg.arg if function.args.kwarg is not None else None
+    others = None
+    if function.args.kwarg is not None:
+        others = function.args.kwarg.arg
     positional = [*function.args.posonlyargs, *function.args.args]
     names = {_COUNT, "unwrapped_params", others, *(each.arg for each in positional[2:])}
     read = (node for node in ast.walk(function) if isinstance(node, ast.Name))

@@ -56,8 +56,12 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
 
 def _shown(construction: Construction, value: ast.expr) -> Precision | None:
     context = construction.context
-    made = context.value(value) if value in context.file.parents else None
-    return None if made is None else precision_of(context.program, made.file, made.node)
+    made = None
+    if value in context.file.parents:
+        made = context.value(value)
+    if made is None:
+        return None
+    return precision_of(context.program, made.file, made.node)
 
 
 def precision(construction: Construction, value: ast.expr, code: Code) -> str:
@@ -65,7 +69,8 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     if code.loop and _can_have_batch_norms(construction):
         code.exempt = "torch.nn.modules.batchnorm._BatchNorm"
         code.imports.append(Import("torch", ""))
-    program, flow = construction.context.program, construction.flow(value)
+    program = construction.context.program
+    flow = construction.flow(value)
     found = [precision_of(program, end.file, end.node) for end in flow.ends]
     given = [each for each in found if each is not None and each.sources]
     if any("_module_classes_to_ignore" in each.sources for each in given):
@@ -80,7 +85,9 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
         code.like_fsdp1.append(f"buffer_dtype={buffers}")
     else:
         code.cast = buffers
-    told = f" Buffers are cast to `{buffers}`." if buffers else ""
+    told = ""
+    if buffers:
+        told = f" Buffers are cast to `{buffers}`."
     if source == "MixedPrecisionPolicy()":
         return f"Removed: parameters and gradients keep their dtype, which is the default.{told}"
     code.use(construction, "MixedPrecisionPolicy")
@@ -124,7 +131,9 @@ def _policy(
         source = policy_text(construction.context, value, code.rewritten)
         source = _named(construction, source, code, needs_name=bool(code.loop) or field is not None)
         is_always = all(each.sources for each in every)
-        own = _own_dtype(construction, flow) if is_always and len(literal) == 1 else ""
+        own = ""
+        if is_always and len(literal) == 1:
+            own = _own_dtype(construction, flow)
         return source, own or _buffers(source, field, literal, is_always=is_always)
     if len(every) == 1 == len(found) and not flow.unknown:
         again = _again(construction, every[0], flow.ends[0].node, code)
@@ -158,22 +167,30 @@ def _own_dtype(construction: Construction, flow: Flow) -> str:
     function = file.function(construction.call)
     sources = set[str]()
     for end in flow.ends:
-        given = keyword(end.node, "buffer_dtype", place) if isinstance(end.node, ast.Call) else None
+        given = None
+        if isinstance(end.node, ast.Call):
+            given = keyword(end.node, "buffer_dtype", place)
         if given is None or end.file is not file or file.function(end.node) is not function:
             return ""
         is_name = all(part.isidentifier() for part in file.source(given).split("."))
         if not is_name or not construction.is_same(given):
             return ""
         sources.add(file.source(given))
-    only = sources.pop() if len(sources) == 1 else ""
-    return "" if only in _FULL else only
+    only = ""
+    if len(sources) == 1:
+        only = sources.pop()
+    if only in _FULL:
+        return ""
+    return only
 
 
 def _buffers(source: str, field: str | None, literal: set[str | None], *, is_always: bool) -> str:
     """The dtype that buffers are cast to, as source; "" where they stay as they are."""
     if field is None or literal <= {*_FULL}:
         return ""
-    only = next(iter(literal)) if len(literal) == 1 and is_always else None
+    only = None
+    if len(literal) == 1 and is_always:
+        only = next(iter(literal))
     # In the call itself, or of torch: it reads the same at the constructor.
     if only is not None and (field == "itself" or only.startswith("torch.")):
         return only
@@ -201,7 +218,8 @@ def _made_from(
     construction: Construction, value: ast.expr, code: Code, may_be_none: bool
 ) -> tuple[str, str]:
     """FSDP2's policy from an object of FSDP1's that only the run knows."""
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     given = construction.text(value)
     if not all(part.isidentifier() for part in given.split(".")):
         name = context.local("mixed_precision", call)
@@ -225,7 +243,8 @@ def _made_from(
 
 def _can_have_batch_norms(construction: Construction) -> bool:
     """Whether this file speaks of BatchNorm, or one that defines the model's class, or is imported there."""
-    context, module = construction.context, construction.module
+    context = construction.context
+    module = construction.module
     if module is None:
         return False
     program = context.program

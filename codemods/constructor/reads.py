@@ -29,7 +29,8 @@ def read_elsewhere(
     program: Program, carrier: Value, passed: set[ast.AST]
 ) -> list[tuple[File, ast.expr]] | None:
     """Where what carries a value, such as a variable, is read but in the places passed; None if the files do not show that."""
-    file, node = carrier.file, carrier.node
+    file = carrier.file
+    node = carrier.node
     uses: list[tuple[File, ast.expr]]
     match node:
         case ast.Name():
@@ -61,7 +62,9 @@ def read_elsewhere(
 def _uses_of_imported(program: Program, file: File, node: ast.Name) -> list[tuple[File, ast.expr]]:
     uses: list[tuple[File, ast.expr]] = []
     for binding in file.bindings(node):
-        home = program.find(binding.module, file) if isinstance(binding, Imported) else None
+        home = None
+        if isinstance(binding, Imported):
+            home = program.find(binding.module, file)
         if home is not None and isinstance(binding, Imported) and binding.member:
             uses += [(home, read) for read in home.loads.get(binding.member, ())]
             uses += _named(program, binding.member, home)

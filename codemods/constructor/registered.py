@@ -74,7 +74,8 @@ class _Search:
         return all(self._is_plain_call(file, call) for call in calls)
 
     def _is_plain_call(self, file: File, call: ast.Call) -> bool:
-        function, name = call.func, last_name(call.func)
+        function = call.func
+        name = last_name(call.func)
         if name in _REGISTERS:
             return False
         method = file.function(call)

@@ -29,14 +29,17 @@ class Beside:
             at = len(before)
             if not self._comments or len(block) == at or block[:at] != before:
                 continue
-            end = at + 1 if block[at].startswith("#") else at
+            end = at
+            if block[at].startswith("#"):
+                end = at + 1
             block[at:end] = self._comments
             return
 
 
 def _of(construction: Construction, argument: Argument) -> list[str]:
     """The comments above an argument of a call, and at the end of its line."""
-    file, call = construction.context.file, construction.call
+    file = construction.context.file
+    call = construction.call
     if argument.node not in call.keywords:
         return []
     start, end = file.span(argument.node)
@@ -46,7 +49,9 @@ def _of(construction: Construction, argument: Argument) -> list[str]:
     # Only brackets, commas and comments stand between arguments.
     lines = [line.strip() for line in NEWLINE.split(file.text[opening:start])[1:]]
     last = NEWLINE.search(file.text, end)
-    behind = file.text[end : last.start()] if last is not None else ""
+    behind = ""
+    if last is not None:
+        behind = file.text[end : last.start()]
     found = [line for line in (*lines, behind.lstrip(" \t,)")) if line.startswith("#")]
     return [line.rstrip() for line in found]
 

@@ -49,7 +49,10 @@ def hits(construction: Construction) -> list[Hit]:
     found: list[Hit] = []
     own = str(context.file.path)
     # What a test wraps stays in it; what other code wraps no test counts for.
-    paths = reach.below(own) if is_test(own) else reach.of(context.file.path)
+    if is_test(own):
+        paths = reach.below(own)
+    else:
+        paths = reach.of(context.file.path)
     for path in paths:
         if is_test(path) and path != own:
             continue
@@ -69,7 +72,9 @@ def _concerns(construction: Construction, classes: frozenset[str]) -> bool:
 def _hits(program: Program, path: str) -> list[tuple[Hit, frozenset[str]]]:
     """Those of a file, each with the classes that it is about; none for any."""
     looked = program.mentions(path) or path in program.tree.having(_WORDS)
-    file = program.load(path) if looked else None
+    file = None
+    if looked:
+        file = program.load(path)
     if file is None:
         return []
     context = Context(file, program)
@@ -132,13 +137,17 @@ def _children(context: Context) -> Iterator[Hit]:
 
 def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
     """`type(module) == Block`: a unit's class derives from Block."""
-    file, wrappers = context.file, {n for n, c in context.references.items() if c == CLASS}
+    file = context.file
+    wrappers = {n for n, c in context.references.items() if c == CLASS}
     for compare in file.of(ast.Compare):
         sides = (compare.left, *compare.comparators)
         if len(sides) != 2 or isinstance(compare.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
             continue
         for side, other in (sides, sides[::-1]):
-            classes = frozenset(_modules(context, other)) if _is_type(side) else frozenset()
+            if _is_type(side):
+                classes = frozenset(_modules(context, other))
+            else:
+                classes = frozenset()
             if classes and not _initializes(file, compare):
                 edit = "write `isinstance(...)`"
                 what = f"compares the exact class with {', '.join(sorted(classes))}"

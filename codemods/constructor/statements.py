@@ -85,7 +85,9 @@ class Body:
                 ends = self.block(body, grad, states)
                 # The last of several branches: one of them is taken.
                 is_last = _is_elif(self.file, statement) and not orelse
-                return ends if is_last else ends | self.block(orelse, grad, states)
+                if is_last:
+                    return ends
+                return ends | self.block(orelse, grad, states)
             case ast.For(iter=head) | ast.AsyncFor(iter=head) | ast.While(test=head):
                 states = self.calls(head, grad, states)
                 return self._loop(statement, grad, states)

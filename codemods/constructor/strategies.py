@@ -109,10 +109,13 @@ def _is_only_called(program: Program, carrier: Value) -> bool:
 
 def _named(program: Program, end: Value) -> Made | None:
     """`config.name` for `ShardingStrategy[config.name]`, `"NO_SHARD"` for `ShardingStrategy.NO_SHARD`."""
-    file, node = end.file, end.node
+    file = end.file
+    node = end.node
     key = key_of(program, file, node)
     if key is not None:
-        enum = node.value if isinstance(node, ast.Subscript) else node
+        enum = node
+        if isinstance(node, ast.Subscript):
+            enum = node.value
         return Made(file, file.source(key), enum)
     match node:
         case ast.Attribute(value=enum, attr=name) if program.fsdp1(enum, file) == ENUM:

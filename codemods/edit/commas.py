@@ -12,7 +12,10 @@ _NO_SPACE = cst.SimpleWhitespace("")
 
 def comments_in(node: cst.CSTNode) -> list[str]:
     """The comments in a node and in the white space that belongs to it, in the order of the source."""
-    found = [node.value] if isinstance(node, cst.Comment) else []
+    if isinstance(node, cst.Comment):
+        found = [node.value]
+    else:
+        found = []
     for child in node.children:
         found += comments_in(child)
     return found
@@ -24,7 +27,8 @@ def without(node: Any, places: Collection[int]) -> tuple[Any, list[str]]:
     The comments of an item are removed with it: those on the lines above it, inside of it, and at the end of its line. A
     comment at the end of a line that other items share stays.
     """
-    row, kept = _Row(node), comments_in(node)
+    row = _Row(node)
+    kept = comments_in(node)
     for place in sorted(places, reverse=True):
         row.drop(place)
     changed = row.node()
@@ -87,7 +91,9 @@ def _has_text(space: Space) -> bool:
 
 
 def _behind(comma: Any) -> Space:
-    return comma.whitespace_after if isinstance(comma, cst.Comma) else _NO_SPACE
+    if isinstance(comma, cst.Comma):
+        return comma.whitespace_after
+    return _NO_SPACE
 
 
 def _items(node: cst.CSTNode) -> Sequence[Any]:

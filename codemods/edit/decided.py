@@ -28,7 +28,8 @@ def outermost(file: File, test: ast.expr) -> ast.expr:
     ):
         if isinstance(parent, ast.UnaryOp) and not isinstance(parent.op, ast.Not):
             break
-        test, parent = parent, file.parents[parent]
+        test = parent
+        parent = file.parents[parent]
     return test
 
 
@@ -46,7 +47,9 @@ def decided(file: File, test: ast.expr, answer: bool) -> list[Edit]:
     if isinstance(parent, ast.If):
         return list(_always(file, parent) if result else _never(file, parent))
     if isinstance(parent, ast.comprehension):
-        return [_without_condition(file, parent, whole)] if result else _refuse()
+        if result:
+            return [_without_condition(file, parent, whole)]
+        return _refuse()
     return [Edit(*file.span(whole), str(result))]
 
 
@@ -121,7 +124,8 @@ def _always(file: File, statement: ast.If) -> Iterator[Edit]:
     """The edits of an `if` whose body always runs."""
     start, _ = file.span(statement)
     _, last = file.lines(statement)
-    rest, is_elif = _rest(file, statement), file.text.startswith("elif", start)
+    rest = _rest(file, statement)
+    is_elif = file.text.startswith("elif", start)
     if rest is not None:
         _, end = file.lines(statement.body[-1])
         if comments_between(file, end, last):
@@ -151,9 +155,10 @@ def _one_step_out(
     if not is_alone(file, body[0]):
         raise Refused("the test shares its line")
     start, _ = file.lines(statement)
-    colon = (
-        _head_end(file, statement.test, body) if rest is None else file.text.index(":", rest) + 1
-    )
+    if rest is None:
+        colon = _head_end(file, statement.test, body)
+    else:
+        colon = file.text.index(":", rest) + 1
     line = file.lines(body[0])[0]
     above = [at for at in file.line_starts if colon <= at <= line]
     kept = [indentation(file, statement) + each for each in comments_between(file, colon, above[0])]

@@ -22,7 +22,8 @@ def spans(module: cst.Module) -> dict[cst.CSTNode, Span]:
     starts.append(len(module.code))  # a newline that the last line does not have
     found: dict[cst.CSTNode, Span] = {}
     for node, place in wrapper.resolve(PositionProvider).items():
-        start, end = place.start, place.end
+        start = place.start
+        end = place.end
         found[node] = starts[start.line - 1] + start.column, starts[end.line - 1] + end.column
     for node in found:
         if isinstance(node, cst.Tuple | cst.GeneratorExp) and node.lpar:
@@ -40,17 +41,21 @@ def differences(
     Args:
         margin: the column at which white space is taken out of an indentation.
     """
-    old, new = _anchors(before), _anchors(after)
-    olds, news = [*old], [*new]
+    old = _anchors(before)
+    new = _anchors(after)
+    olds = [*old]
+    news = [*new]
     matcher = SequenceMatcher(None, [*map(id, olds)], [*map(id, news)], autojunk=False)
     old_end = new_end = 0
     for block in matcher.get_matching_blocks():
         for at in range(block.size):
-            one, other = old[olds[block.a + at]], new[news[block.b + at]]
+            one = old[olds[block.a + at]]
+            other = new[news[block.b + at]]
             yield from _piece(
                 before.code, after.code, (old_end, one[0]), (new_end, other[0]), margin
             )
-            old_end, new_end = one[1], other[1]
+            old_end = one[1]
+            new_end = other[1]
     last = (old_end, len(before.code)), (new_end, len(after.code))
     yield from _piece(before.code, after.code, *last, margin)
 
@@ -83,12 +88,14 @@ def _piece(
     before: str, after: str, old: Span, new: Span, margin: int
 ) -> Iterator[tuple[int, int, str]]:
     """The part of two pieces of text that differs."""
-    was, text = before[slice(*old)], after[slice(*new)]
+    was = before[slice(*old)]
+    text = after[slice(*new)]
     if was == text:
         return
     ahead = _common(was, text)
     behind = _common(was[ahead:][::-1], text[ahead:][::-1])
-    start, end = old[0] + ahead, old[1] - behind
+    start = old[0] + ahead
+    end = old[1] - behind
     text = text[ahead : len(text) - behind]
     line = max(before.rfind("\n", 0, start), before.rfind("\r", 0, start)) + 1
     if not text and not before[line:end].strip(" \t"):

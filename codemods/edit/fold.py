@@ -2,7 +2,8 @@
 
 import libcst as cst
 
-_ALWAYS, _NEVER = cst.Name("True"), cst.Name("False")
+_ALWAYS = cst.Name("True")
+_NEVER = cst.Name("False")
 _CODE = cst.Module([]).code_for_node
 
 
@@ -25,7 +26,9 @@ class _Fold(cst.CSTTransformer):
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         is_test = _CODE(original_node.with_changes(lpar=(), rpar=())) == self.test
-        return self.answer if is_test else updated_node
+        if is_test:
+            return self.answer
+        return updated_node
 
     def leave_UnaryOperation(
         self, original_node: cst.UnaryOperation, updated_node: cst.UnaryOperation
@@ -40,16 +43,21 @@ class _Fold(cst.CSTTransformer):
     def leave_BooleanOperation(
         self, original_node: cst.BooleanOperation, updated_node: cst.BooleanOperation
     ) -> cst.BaseExpression:
-        left, right = updated_node.left, updated_node.right
+        left = updated_node.left
+        right = updated_node.right
         is_and = isinstance(updated_node.operator, cst.And)
         decides, is_neutral = (_NEVER, _ALWAYS) if is_and else (_ALWAYS, _NEVER)
         if left is decides or right is decides:
             return decides
         if left is is_neutral:
             return right
-        return left if right is is_neutral else updated_node
+        if right is is_neutral:
+            return left
+        return updated_node
 
     def leave_IfExp(self, original_node: cst.IfExp, updated_node: cst.IfExp) -> cst.BaseExpression:
         if updated_node.test is _ALWAYS:
             return updated_node.body
-        return updated_node.orelse if updated_node.test is _NEVER else updated_node
+        if updated_node.test is _NEVER:
+            return updated_node.orelse
+        return updated_node

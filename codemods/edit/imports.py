@@ -63,7 +63,9 @@ def is_directive(comment: str) -> bool:
 
 def module_of(node: ast.Import | ast.ImportFrom) -> str:
     """The module that a statement imports, or imports from."""
-    return (node.module or "") if isinstance(node, ast.ImportFrom) else node.names[0].name
+    if isinstance(node, ast.ImportFrom):
+        return node.module or ""
+    return node.names[0].name
 
 
 def _key(code: str) -> tuple[bool, str]:
@@ -78,7 +80,8 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
     What one with lines of its own becomes stands where it sorts in its block, or in its place.
     """
     asked = {change.node: change for change in changes}
-    edits, done = list[Edit](), set[ast.stmt]()
+    edits = list[Edit]()
+    done = set[ast.stmt]()
     gone: dict[ast.stmt, Edit] = {}
     for node, change in asked.items():
         if not is_alone(file, node):
@@ -89,10 +92,12 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
             lines = [line for each in block for line in _lines(file, each, asked.get(each), limit)]
             if is_sorted:
                 lines.sort(key=itemgetter(0))
-            first, stop = file.lines(block[0])[0], file.lines(block[-1])[1]
+            first = file.lines(block[0])[0]
+            stop = file.lines(block[-1])[1]
             text = "".join(text for _, text in lines)
             text += _pass_in_empty(file, block, text)
-            text = text if file.text[:stop].endswith(("\n", "\r")) else text.rstrip("\r\n")
+            if not file.text[:stop].endswith(("\n", "\r")):
+                text = text.rstrip("\r\n")
             if lines:
                 edits.append(Edit(first, stop, text))
             else:
@@ -118,13 +123,21 @@ def _pass_in_empty(file: File, block: Sequence[ast.stmt], text: str) -> str:
 
 def insert_first(file: File, names: Sequence[tuple[str, str]], limit: int) -> list[Edit]:
     """New imports in a file that has none with lines of its own: below its docstring or its first comments."""
-    text, end, body = file.text, newline(file), file.tree.body
+    text = file.text
+    end = newline(file)
+    body = file.tree.body
     codes = _statements({(module, name): Item(name) for module, name in names}, "", limit, end)
-    above = body[:1] if ast.get_docstring(file.tree, clean=False) is not None else []
+    if ast.get_docstring(file.tree, clean=False) is not None:
+        above = body[:1]
+    else:
+        above = []
     above = [each for each in above if is_alone(file, each)]
     above += [each for each in body if getattr(each, "module", "") == "__future__"]
     comment = (line for line in file.line_starts if not text.startswith(("#", "\ufeff#"), line))
-    at = file.lines(above[-1])[1] if above else next(comment, 0)
+    if above:
+        at = file.lines(above[-1])[1]
+    else:
+        at = next(comment, 0)
     last = "" if text.startswith(("\n", "\r"), at) else end
     lines = "".join(code + end for code in sorted(codes, key=_key))
     return [Edit(at, at, (end if at else "") + lines + last)]
@@ -160,11 +173,17 @@ def _lines(
 
     What is left of the statement keeps its line ends, where a file mixes them.
     """
-    base, end = indentation(file, node), newline(file)
+    base = indentation(file, node)
+    end = newline(file)
     (begin, last), (first, stop) = file.span(node), file.lines(node)
-    source, suffix = file.text[begin:last], file.text[last:stop].rstrip("\r\n")
-    lead, own_end = file.text[first:begin], file.text[last + len(suffix) : stop] or end
-    codes = _after(file, change, limit) if change else [source]
+    source = file.text[begin:last]
+    suffix = file.text[last:stop].rstrip("\r\n")
+    lead = file.text[first:begin]
+    own_end = file.text[last + len(suffix) : stop] or end
+    if change:
+        codes = _after(file, change, limit)
+    else:
+        codes = [source]
     loose = _lost(source if codes else source + suffix, end.join(codes))
     if codes and "#" not in suffix and (found := [*filter(_DIRECTIVE.match, loose)]):
         suffix += f"  {found[0]}"
@@ -174,10 +193,16 @@ def _lines(
         yield _key(source), above
     for code in codes:
         is_wider = NEWLINE.search(code) and not NEWLINE.search(source)
-        text = code.replace("(", f"({suffix}", 1) if is_wider else code + suffix
+        if is_wider:
+            text = code.replace("(", f"({suffix}", 1)
+        else:
+            text = code + suffix
         yield _key(code), above + lead + text + own_end
-        suffix = suffix if _DIRECTIVE.match(suffix.strip()) else ""
-        above, lead, own_end = "", base, end
+        if not _DIRECTIVE.match(suffix.strip()):
+            suffix = ""
+        above = ""
+        lead = base
+        own_end = end
 
 
 def _lost(before: str, after: str) -> list[str]:
@@ -201,25 +226,33 @@ def _after(file: File, change: ImportChange, limit: int) -> list[str]:
     is short enough for one line now, or too long.
     """
     node, source, base = change.node, file.source(change.node), indentation(file, change.node)
-    own = "." * node.level + (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+    own = ""
+    if isinstance(node, ast.ImportFrom):
+        own = "." * node.level + (node.module or "")
     homes = {change.move.get(local, (own,))[0] for local in change.locals - change.drop}
-    home = homes.pop() if own and len(homes) == 1 else own
+    home = own
+    if own and len(homes) == 1:
+        home = homes.pop()
     was, head = (f"from {module} import" if own else "import" for module in (own, home))
     items = Items(was, [Item(_bound_as(alias.name, alias)) for alias in node.names])
     if NEWLINE.search(source):
         with suppress(Refused):
             items = read(source)
-    before, end = ", ".join(items.texts), newline(file)
+    before = ", ".join(items.texts)
+    end = newline(file)
     others = _statements(_changed(change, items, own, home), base, limit, end)
     after = ", ".join(items.texts)
     if not items.items:
         return others
     if head + after == was + before:
         return [source, *others]
-    code, longest = items.code, max(limit, *map(len, NEWLINE.split(base + source)))
+    code = items.code
+    longest = max(limit, *map(len, NEWLINE.split(base + source)))
     if head != was:  # names that stand below the bracket go on doing so
         _, bracket, remark = items.head.partition("(")
-        opened = f"{head} ({remark}" if bracket else head
+        opened = head
+        if bracket:
+            opened = f"{head} ({remark}"
         old, new = (end + base + " " * len(each) for each in (items.head, opened))
         code = opened + code.removeprefix(items.head).replace(old, new)
     is_short = len(f"{base}{head} {after}") <= limit and after != before and "#" not in code
@@ -275,7 +308,9 @@ def _bound_as(new: str, alias: ast.alias) -> str:
     if new == local != alias.asname:
         return new
     # What a path without `as` binds is the package, which other code may use.
-    return f"torch.distributed, {new}" if "." in local else f"{new} as {local}"
+    if "." in local:
+        return f"torch.distributed, {new}"
+    return f"{new} as {local}"
 
 
 def _statements(

@@ -35,7 +35,9 @@ class Kept:
         place = code.find(self.name)
         start = code.rfind("\n", 0, place) + 1
         margin = re.match(r"[ \t]*", code[start:])
-        new = margin[0] if margin is not None else ""
+        new = ""
+        if margin is not None:
+            new = margin[0]
         moved = [self._moved(line, new, place - start) for line in self.lines[1:]]
         return code.replace(self.name, "\n".join([self.lines[0], *moved]), 1)
 
@@ -89,7 +91,8 @@ def kept(text: str, code: str, width: int, lay_out: Callable[[str], str]) -> tup
         found.append(Kept(name, rows, place - start, margin[0] if margin is not None else ""))
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
-        first, last = node.lineno - 1, node.end_lineno - 1
+        first = node.lineno - 1
+        last = node.end_lineno - 1
         line = lines[first][: node.col_offset] + name.encode() + lines[last][node.end_col_offset :]
         lines[first : last + 1] = [line]
     return b"\n".join(lines).decode(), found

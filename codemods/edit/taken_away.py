@@ -23,7 +23,8 @@ def drop_statement(file: File, statement: ast.stmt) -> Edit:
     if edit.text or is_followed or not above or not _names(statement, above):
         return edit
     begins = start - sum(len(line) for line in above)
-    end = below.end() if below is not None else end
+    if below is not None:
+        end = below.end()
     return Edit(begins, end, "", tuple(comments("".join(above))))
 
 
@@ -34,7 +35,8 @@ def drop_with_comments(file: File, statement: ast.stmt, about: re.Pattern[str]) 
     kept = edit.text.splitlines(keepends=True)
     inside = [line for line in kept if line.lstrip().startswith("#")]
     text = "".join(line for line in kept if line not in inside)
-    begins, lost = edit.start, comments("".join(inside))
+    begins = edit.start
+    lost = comments("".join(inside))
     for above in without_comments_above(file, statement, about):
         begins = above.start
         lost += above.lost

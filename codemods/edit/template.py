@@ -79,7 +79,9 @@ class _Filled(cst.CSTTransformer):
         self._used.add(updated_node.value)
         is_open = original_node in self._between_commas
         is_open |= original_node in self._alone and not _has_lines(part)
-        return part if is_open or part.lpar or isinstance(part, _ATOMS) else _in_new_brackets(part)
+        if is_open or part.lpar or isinstance(part, _ATOMS):
+            return part
+        return _in_new_brackets(part)
 
 
 def _has_lines(node: cst.CSTNode) -> bool:

@@ -74,7 +74,9 @@ def _in_order(edits: Iterable[Edit]) -> list[Edit]:
     """Edits by their places, each once, and those that only remove text and touch the same text as one."""
     found: list[Edit] = []
     for edit in sorted(dict.fromkeys(edits), key=lambda edit: (edit.start, edit.end)):
-        before = found[-1] if found else edit
+        before = edit
+        if found:
+            before = found[-1]
         if found and edit.start < before.end and not before.text + edit.text:
             found[-1] = before._replace(end=max(before.end, edit.end))
         else:
@@ -114,7 +116,9 @@ def _check(before: str, after: str, may_go: Sequence[str]) -> None:
 def newline(file: File) -> str:
     """The line ending of a file, its first one where they are mixed."""
     found = NEWLINE.search(file.text)
-    return found[0] if found else "\n"
+    if found:
+        return found[0]
+    return "\n"
 
 
 def indentation(file: File, statement: ast.stmt) -> str:
@@ -134,7 +138,8 @@ def is_alone(file: File, statement: ast.stmt) -> bool:
 
 def line_start(file: File, statement: ast.stmt) -> int:
     """Where the line of a statement begins: a backslash above continues one."""
-    starts, number = file.line_starts, statement.lineno - 1
+    starts = file.line_starts
+    number = statement.lineno - 1
     while number:
         above = file.text[starts[number - 1] : starts[number]].strip()
         if above.startswith("#") or not above.endswith("\\"):
@@ -166,7 +171,8 @@ def remove_statement(file: File, statement: ast.stmt) -> Edit:
     Of empty lines above and below it the longer side stays; of a file's or block's first statement, none.
     """
     start, end = file.lines(statement)
-    indent, end_of_line = indentation(file, statement), newline(file)
+    indent = indentation(file, statement)
+    end_of_line = newline(file)
     kept = [indent + comment for comment in comments_between(file, start, end)]
     if len(file.block(statement)) == 1 and not isinstance(file.parents[statement], ast.Module):
         kept.append(f"{indent}pass")
@@ -267,8 +273,13 @@ class Item:
     @property
     def margin(self) -> str:
         """Its lead without comments and empty lines; "" where it shares its line, or a backslash continues one."""
-        ends = [] if self.lead.lstrip().startswith("\\") else [*NEWLINE.finditer(self.lead)]
-        return self.lead[ends[-1].start() :] if ends else ""
+        if self.lead.lstrip().startswith("\\"):
+            ends = []
+        else:
+            ends = [*NEWLINE.finditer(self.lead)]
+        if ends:
+            return self.lead[ends[-1].start() :]
+        return ""
 
 
 @dataclass
@@ -303,9 +314,11 @@ class Items:
         beside = self.items[min(place, len(self.items) - 1)]
         new = Item(text, beside.margin or " ")
         if place == 0 and not beside.margin:
-            new.lead, beside.lead = beside.lead, [*self.items, beside][1].margin or " "
+            new.lead = beside.lead
+            beside.lead = [*self.items, beside][1].margin or " "
         elif not beside.margin:  # the comment at the end of its line stays there
-            new.tail, self.items[place - 1].tail = self.items[place - 1].tail, ""
+            new.tail = self.items[place - 1].tail
+            self.items[place - 1].tail = ""
         self.items.insert(place, new)
 
     def drop(self, item: Item, remarks: Sequence[str] | None = None) -> None:
@@ -321,7 +334,9 @@ class Items:
             after.lead = item.lead
         if remarks is not None:
             lines = [*comments(item.lead), *remarks, *comments(item.tail)]
-            rest = after.lead if after.margin or not lines else margin
+            rest = margin
+            if after.margin or not lines:
+                rest = after.lead
             after.lead = "".join(margin + each for each in lines) + rest
 
 
@@ -339,23 +354,30 @@ def read(source: str) -> Items:
         raise Refused(f"LibCST cannot read it: {error.message}") from None
     nodes: Sequence[Any]
     first: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace("")
-    last, bracket = first, ""
+    last = first
+    bracket = ""
     match cst.ensure_type(module.body[0], cst.SimpleStatementLine).body[0]:
         case cst.ImportFrom(names=[*nodes], lpar=cst.LeftParen(first), rpar=cst.RightParen(last)):
             bracket = ")"
         case (cst.Import() | cst.ImportFrom()) as line if isinstance(line.names, Sequence):
-            nodes, first = line.names, line.whitespace_after_import
+            nodes = line.names
+            first = line.whitespace_after_import
         case cst.Expr(cst.Dict([*nodes], cst.LeftCurlyBrace(first), cst.RightCurlyBrace(last))):
             bracket = "}"
         case cst.Expr(cst.Call(args=[*others, arg], whitespace_before_args=first)):
-            last, bracket = arg.whitespace_after_arg, ")"
+            last = arg.whitespace_after_arg
+            bracket = ")"
             nodes = [*others, arg.with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))]
         case _:
             raise Refused("it has no items")
-    show, items = module.code_for_node, Items("", [], "", Item(bracket))
+    show = module.code_for_node
+    items = Items("", [], "", Item(bracket))
     lead = show(first)
     for node in nodes:
-        comma = node.comma if isinstance(node.comma, cst.Comma) else None
+        if isinstance(node.comma, cst.Comma):
+            comma = node.comma
+        else:
+            comma = None
         text = show(node.with_changes(comma=cst.MaybeSentinel.DEFAULT))
         text += show(comma.whitespace_before) if comma else ""
         items.items.append(Item(text, lead))
@@ -364,6 +386,7 @@ def read(source: str) -> Items:
     for item, below in pairwise([Item(""), *items.items, items.bracket]):
         end = NEWLINE.split(below.lead)[0]
         if "#" in end:
-            item.tail, below.lead = end, below.lead.removeprefix(end)
+            item.tail = end
+            below.lead = below.lead.removeprefix(end)
     items.head = source.removesuffix(items.code)
     return items
