@@ -136,7 +136,17 @@ ATTACKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
+# Others of the same kind are `thorough`.
+_QUICK = ("core.fsmonitor", "hooks", "filters and drivers", "git on a relative PATH", "modules")
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        pytest.param(attack, id=name, marks=() if name in _QUICK else pytest.mark.thorough)
+        for name, attack in ATTACKS.items()
+    ],
+)
 def test_nothing_of_a_tree_runs(tree: Path, attack: Callable[[Path, Path], None]) -> None:
     attack(tree, tree.parent / "evil")
     for mode in MODES:

@@ -140,6 +140,7 @@ def branches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Recordi
     return do
 
 
+@pytest.mark.thorough
 def test_units_behind_one_input_give_the_same_bits(
     branches: Callable[[str, Recording], Run],
 ) -> None:

@@ -30,6 +30,7 @@ RunProgram = Callable[..., Run]
 ADAM = ("--optimizer", "Adam", "--lr", "0.01")
 
 
+@pytest.mark.thorough
 def test_torchrun_is_recorded_like_what_is_forked(
     run: RunProgram, request: pytest.FixtureRequest
 ) -> None:

@@ -16,10 +16,9 @@ from .where_programs import CASES, Case
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
 QUICK = (
-    "name in a set", "name in a loop", "freeze a module", "last of a list", "norms of modules", "moments",
-    "groups before", "codebook", "class as a key", "depth of children", "first weights by modules", "decay by shape",
+    "name in a set", "freeze a module", "norms of modules", "groups before", "class as a key", "decay by shape",
 )  # fmt: skip
-"""One or two of each kind; the others are thorough."""
+"""One of each kind; the others are thorough."""
 
 Look = Callable[..., list[Line]]
 
