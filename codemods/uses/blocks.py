@@ -73,7 +73,7 @@ def rewritten(context: Context, blocks: Sequence[Block], rule: Rule) -> Iterator
                 yield found._replace(of=first)
         for use in part.uses:
             source = shortened(context.source(use.node))
-            yield Found(rule, use.node, Action.REWRITE, use.message, source, of=first)
+            yield Found(rule, use.node, use.action, use.message, source, of=first)
             yield from use.behind(rule, first)
     yield from once.found(rule, first)
     for statement in left_over:

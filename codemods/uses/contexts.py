@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.uses import optimizer_states
-from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_for_rank_0, settings
-from fsdp_migrate.codemods.uses.side_by_side import is_side_by_side
+from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, settings
+from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import INNER
@@ -23,11 +23,6 @@ OF_MODELS = ("state_dict", "load_state_dict")
 _NOT_HERE = (
     "Sets a type for state dicts that other code creates, and FSDP2 has no such types. In that code, replace "
     "`model.state_dict()` by `get_model_state_dict(model, options=StateDictOptions(...))`."
-)
-
-_ON_ITS_DEVICE = (
-    " Every rank gets whole tensors, on its device: models are split over groups here, and `cpu_offload` would give them only "
-    "to the first of all ranks."
 )
 
 
@@ -185,19 +180,27 @@ def getting(context: Context, call: ast.Call, how: Setting) -> Use:
             "FSDP2's model returns shards. Call `get_model_state_dict`, and apply these arguments to its result."
         )
     assert isinstance(call.func, ast.Attribute)
-    are_split = is_side_by_side(context)
-    options = how.to_get(for_rank_0=is_for_rank_0(context, call), side_by_side=are_split)
+    options, on_each_device = options_to_get(context, call, how)
     message = "Replaced by `get_model_state_dict`."
-    if on_device := how.on_device(options):
+    if on_each_device:
+        message += ON_EACH_DEVICE
+    elif on_device := how.on_device(options):
         message += on_device
     elif "cpu_offload" in options:
         message += " Rank 0 gets whole tensors on the CPU, the other ranks an empty dictionary."
-    elif "full_state_dict=True" in options and are_split and how.rank_0 != "False":
-        message += _ON_ITS_DEVICE
     elif "full_state_dict=True" in options:
         message += " Every rank gets whole tensors."
     parts = {"_model": without_wrapper(call.func.value)}
-    return Use(call, "get_model_state_dict", ("_model",), parts, message, options, how.config)
+    return Use(
+        call,
+        "get_model_state_dict",
+        ("_model",),
+        parts,
+        message,
+        options,
+        how.config,
+        needs_user=on_each_device,
+    )
 
 
 def setting(context: Context, call: ast.Call, how: Setting) -> Use:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.uses.loads import behind, is_load
-from fsdp_migrate.codemods.uses.options import MODULE, Setting, is_for_rank_0
-from fsdp_migrate.codemods.uses.side_by_side import is_side_by_side
+from fsdp_migrate.codemods.uses.options import MODULE, Setting
+from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.scopes import Assigned
@@ -61,15 +61,26 @@ def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
         setting = replace(setting, full="True", offload="True", rank_0=source, config=None)
     elif name == "sharded_optim_state_dict":
         setting = replace(setting, full="False", offload="False", config=None)
-    for_rank_0 = is_for_rank_0(context, call)
-    options = setting.to_get(for_rank_0=for_rank_0, side_by_side=is_side_by_side(context))
+    options, on_each_device = options_to_get(context, call, setting)
     message = (
         f"Replaced by `{GET}`, which uses parameter names as keys, as FSDP1 did. "
         "For an optimizer without any states yet, it first makes a step with learning rate 0."
     )
-    message += setting.on_device(options)
+    if on_each_device:
+        message += ON_EACH_DEVICE
+    else:
+        message += setting.on_device(options)
     parts = {"_model": model, "_optimizer": optimizer}
-    return Use(call, GET, ("_model", "_optimizer"), parts, message, options, setting.config)
+    return Use(
+        call,
+        GET,
+        ("_model", "_optimizer"),
+        parts,
+        message,
+        options,
+        setting.config,
+        needs_user=on_each_device,
+    )
 
 
 def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use | None:

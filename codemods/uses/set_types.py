@@ -88,7 +88,7 @@ def _rewritten(
     )
     for use in uses:
         source = shortened(context.source(use.node))
-        yield Found(rule, use.node, Action.REWRITE, use.message, source, of=call)
+        yield Found(rule, use.node, use.action, use.message, source, of=call)
         yield from use.behind(rule, call)
     for each in left_over:
         yield Found(rule, each, Action.REWRITE, _SPENT, shortened(context.source(each)), of=call)

@@ -9,13 +9,19 @@ import re
 
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.uses.options import values
+from fsdp_migrate.codemods.uses.first_of_all import is_for_first_of_all
+from fsdp_migrate.codemods.uses.options import Setting, is_for_rank_0, values
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import models_of
 
 _SPLIT = r"model_parallel|pipeline_parallel|get_data_parallel_(?:rank|group)"
 _BY_DTENSORS = r"parallelize_module"
 _GROUP = re.compile(r"\bprocess_group[\"']?\s*[:=]")
+ON_EACH_DEVICE = (
+    " Every rank gets whole tensors, on its device, and may run out of memory: models are split over groups here, and "
+    "`cpu_offload` would give them only to the first of all ranks. If that alone uses them, add `cpu_offload=True`. Otherwise "
+    "gather one tensor at a time, by `full_tensor()` on the values of `model.state_dict()`, and keep it where it is used."
+)
 
 
 def is_side_by_side(context: Context) -> bool:
@@ -34,6 +40,16 @@ def is_side_by_side(context: Context) -> bool:
     if not any(re.search(words, file.text) for file in files):
         return False
     return any(_has_group(context, file, call) for file, call in makers)
+
+
+def options_to_get(context: Context, call: ast.Call, how: Setting) -> tuple[str, bool]:
+    """The options for getting a state dict, and whether every rank gets it on its device for others than the first of all."""
+    for_rank_0 = is_for_rank_0(context, call)
+    options = how.to_get(for_rank_0=for_rank_0, side_by_side=False)
+    if not is_side_by_side(context) or is_for_first_of_all(context, call):
+        return options, False
+    on_device = how.to_get(for_rank_0=for_rank_0, side_by_side=True)
+    return on_device, on_device != options
 
 
 def _has_group(context: Context, file: File, call: ast.Call) -> bool:

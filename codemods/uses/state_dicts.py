@@ -265,7 +265,7 @@ def _of_optimizer(context: Context, attribute: ast.Attribute) -> Iterator[Found]
     yield Found(
         OPTIMIZER,
         attribute,
-        Action.REWRITE,
+        use.action,
         use.message,
         edits=lambda: written(context, use.named(names)),
         imports=imports([use], names, attribute),

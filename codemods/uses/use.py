@@ -35,6 +35,7 @@ class Use:
         options: the options, as source; "" for torch's defaults.
         config: the configuration of FSDP1's that says all that the options do, where there is one.
         loads: what becomes of the load behind, where FSDP1's function only made the state; else None.
+        needs_user: whether what it becomes may fail, so that the finding needs the user.
     """
 
     node: ast.Call
@@ -45,6 +46,14 @@ class Use:
     options: str = ""
     config: ast.expr | None = None
     loads: Loads | None = None
+    needs_user: bool = False
+
+    @property
+    def action(self) -> Action:
+        """Whether its finding needs the user."""
+        if self.needs_user:
+            return Action.MANUAL
+        return Action.REWRITE
 
     @property
     def imports(self) -> tuple[str, ...]:
