@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.constructor.conditions import Choice, Condition, nega
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.devices import device_type, distributed
 from fsdp_migrate.codemods.constructor.meshes import is_of_all_ranks
+from fsdp_migrate.codemods.context import keyword
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.file import File
@@ -80,12 +81,15 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     is_given = any(
         construction.value(name) is not None for name in ("device_mesh", "process_group")
     )
+    has_mesh = construction.value("device_mesh") is not None
+    if has_mesh:
+        code.hybrid = hybrid
     if is_given and not choice.is_shown and _keeping(construction, choice) != _KEEPING:
         mesh = _NO_PAIR
     elif is_given and not choice.is_shown:
         mesh = "Your mesh or process group is used: for NO_SHARD or HYBRID_SHARD it needs two dimensions."
-    elif construction.value("device_mesh") is not None:
-        code.whole, code.hybrid = whole, hybrid
+    elif has_mesh:
+        code.whole = whole
         mesh = "" if whole is False else _WHOLE.format("ranks")
     elif construction.value("process_group") is not None:
         if hybrid is not False and whole is not False:
@@ -341,8 +345,11 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
     """`mesh=`, as the program makes it, but with a dimension to replicate over where NO_SHARD is chosen."""
     source = construction.text(value)
     needs_names = ""
-    if code.hybrid is not False and _lacks_names(construction, value):
-        if isinstance(value, ast.Call) and source.endswith(")"):
+    nameless = None
+    if code.hybrid is not False:
+        nameless = _without_names(construction, value)
+    if nameless is not None:
+        if nameless is value and source.endswith(")"):
             source = f"{source.removesuffix(')')}, {_DIMS})"
             needs_names = f" {_NAMED}"
         else:
@@ -374,16 +381,20 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
     return f"Passed on as `mesh`.{needs_names}"
 
 
-def _lacks_names(construction: Construction, value: ast.expr) -> bool:
-    """Whether the program makes the mesh without the names of its dimensions, which `fully_shard` asks for to replicate."""
-    for candidate in construction.candidates.get(value, (value,)):
-        made = construction.context.value(candidate)
-        if made is None or not isinstance(made.node, ast.Call):
+def _without_names(construction: Construction, value: ast.expr) -> ast.Call | None:
+    """The call that makes a mesh without the names of its dimensions, which `fully_shard` asks for to replicate."""
+    program = construction.context.program
+    for made in construction.flow(value).outside:
+        call = made.node
+        if not isinstance(call, ast.Call):
             continue
-        paths = construction.context.program.dotted(made.node.func, made.file)
-        if f"{_DEVICE_MESH}.init_device_mesh" not in paths:
+        is_mesh = f"{_DEVICE_MESH}.init_device_mesh" in program.dotted(call.func, made.file)
+        has_stars = any(each.arg is None for each in call.keywords)
+        if not is_mesh or has_stars or keyword(call, "mesh_dim_names", 2) is not None:
             continue
-        has_more = any(each.arg in ("mesh_dim_names", None) for each in made.node.keywords)
-        if len(made.node.args) <= 2 and not has_more:
-            return True
-    return False
+        match keyword(call, "mesh_shape", 1):
+            case ast.Tuple([_]) | None:
+                continue
+            case _:
+                return call
+    return None
