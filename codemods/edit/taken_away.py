@@ -7,6 +7,7 @@ from fsdp_migrate.codemods.edit.text import comments, line_start, remove_stateme
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import File
 
+_SENTENCE_END = re.compile(r"(?<=[.!?:])\s+")
 _EMPTY = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))+")
 
 
@@ -44,9 +45,12 @@ def drop_with_comments(file: File, statement: ast.stmt, about: re.Pattern[str]) 
 
 
 def without_comments_above(file: File, statement: ast.stmt, about: re.Pattern[str]) -> list[Edit]:
-    """Removes the comments above a statement, if they speak of something; no edit if they do not."""
-    lines = "".join(_above(file, statement))
-    if not about.search(lines):
+    """Removes the comments above a statement, if each of their sentences speaks of something; no edit if one does not."""
+    block = _above(file, statement)
+    lines = "".join(block)
+    text = " ".join(line.strip().lstrip("# ") for line in block)
+    sentences = _SENTENCE_END.split(text)
+    if not all(about.search(sentence) for sentence in sentences):
         return []
     begins = line_start(file, statement)
     return [Edit(begins - len(lines), begins, "", tuple(comments(lines)))]

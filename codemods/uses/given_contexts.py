@@ -15,7 +15,7 @@ from fsdp_migrate.codemods.same import only_looks
 from fsdp_migrate.facts.file import last_name
 
 # Comments of a statement that goes, which speak of why it was there.
-ABOUT = re.compile(r"fsdp|summon|gather|shard", re.IGNORECASE)
+ABOUT = re.compile(r"\bfsdp(?!_)|summon|gather|shard", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)

@@ -186,6 +186,9 @@ def _edits(
         if read.attr == "named_parameters":
             options = ""
         changed.replace(used, f"{_READING[read.attr]}(_model{options})", _model=read.value)
+    if reads:
+        # The reads gather in the place of the context, so comments about that stay true.
+        return changed.edits()
     return [*without_comments_above(context.file, block, ABOUT), *changed.edits()]
 
 

@@ -114,6 +114,32 @@ def test_comments_of_a_block_that_speak_of_gathering_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "comment",
+    [
+        "# Normally, we compare losses.\n# The sharded model has none yet.",
+        "# Compares fsdp_model with ddp_model",
+    ],
+)
+def test_a_comment_that_speaks_of_more_than_gathering_stays(comment: str, tmp_path: Path) -> None:
+    code = f"{comment}\nwith FSDP.summon_full_params(model):\n    model.generate(prompt)\n"
+    after = analysed(tmp_path, HEAD + _indented(code) + TAIL, "torch").after["train.py"]
+    assert _indented(f"{comment}\nmodel.generate(prompt)\n") in after
+
+
+def test_comments_around_reads_stay(tmp_path: Path) -> None:
+    code = """\
+# Gathers to compare
+with FSDP.summon_full_params(model):  # of both
+    # by name
+    return dict(model.named_parameters())
+"""
+    after = analysed(tmp_path, HEAD + _indented(code) + TAIL, "torch").after["train.py"]
+    assert "summon_full_params" not in after
+    for comment in ("Gathers to compare", "of both", "by name"):
+        assert f"# {comment}" in after
+
+
+@pytest.mark.parametrize(
     ("comment", "goes"),
     [
         ("# FSDP has its own clip_grad_norm_", True),
