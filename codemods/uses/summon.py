@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.uses import own
 from fsdp_migrate.codemods.uses.given_contexts import ABOUT, given_context
 from fsdp_migrate.codemods.uses.options import MODULE
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.facts.values import Value
 from fsdp_migrate.findings import Action, Severity
 
 SUMMON = Rule("FSDP321", "summon-full-params")
@@ -29,6 +30,11 @@ _BY_HAND = (
     "FSDP2 has no such context, so parameters are sharded DTensors here. To read one, use `p.full_tensor()` on all ranks; "
     "to write one, use `p.data.copy_(distribute_tensor(value, p.device_mesh, p.placements))`."
 )
+_GRADIENTS = (
+    "FSDP2 has no such context, so parameters and gradients are sharded DTensors here. To read one, use "
+    "`p.full_tensor()` and `p.grad.full_tensor()` on all ranks: what `full_tensor()` returns has no `grad`."
+)
+_GRADIENT = re.compile(r"\bgrad\b")
 _IN_PLACE = re.compile(r"\w_\(|\.data\b|\.copy_|setattr\(|load_state_dict|\] = ")
 _READING = {"named_parameters": "whole_parameters", "state_dict": "get_model_state_dict"}
 
@@ -121,6 +127,9 @@ def _without(context: Context, function: ast.expr, call: ast.Call | None) -> Ite
         yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
         return
     reads = [use for use in uses if use is not None]
+    if _needs_gradients(context, call, block, reads):
+        yield Found(SUMMON, function, Action.MANUAL, _GRADIENTS)
+        return
     yield Found(
         SUMMON,
         block,
@@ -133,6 +142,26 @@ def _without(context: Context, function: ast.expr, call: ast.Call | None) -> Ite
     )
     if any(read.attr == "named_parameters" for read in reads):
         yield from own.define(context, SUMMON, own.WHOLE_PARAMETERS, call)
+
+
+def _needs_gradients(
+    context: Context, call: ast.Call, block: ast.With, reads: list[ast.Attribute]
+) -> bool:
+    """Whether a block that may ask for whole gradients reads one, or has parameters that others may read them of."""
+    given = keyword(call, "with_grads", 5)
+    if given is None:
+        has_stars = any(isinstance(argument, ast.Starred) for argument in call.args)
+        is_asked = has_stars or any(each.arg is None for each in call.keywords)
+    else:
+        match context.value(given):
+            case Value(node=ast.Constant(constant)):
+                is_asked = bool(constant)
+            case _:
+                is_asked = True
+    if not is_asked:
+        return False
+    has_parameters = any(read.attr == "named_parameters" for read in reads)
+    return has_parameters or _GRADIENT.search(_code(context, block.body)) is not None
 
 
 def _code(context: Context, body: list[ast.stmt]) -> str:
@@ -203,6 +232,9 @@ def _as_value(
         uses = _uses(context, given.block.body, model)
     if given is None or uses is None or any(uses):
         yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
+        return
+    if _needs_gradients(context, call, given.block, []):
+        yield Found(SUMMON, function, Action.MANUAL, _GRADIENTS)
         return
     first = given.statements[0]
     edits = partial(given.edits, context)

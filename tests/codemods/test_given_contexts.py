@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.findings import Action, Severity
+
 from .programs import analysed, table
 
 HEAD = """\
@@ -104,6 +106,44 @@ def test_a_context_that_may_do_something_stays(code: str, tmp_path: Path) -> Non
     program = analysed(tmp_path, HEAD + _indented(code) + "\n" + TAIL, "torch")
     assert program.is_kept("summon_full_params")
     assert "FSDP321" in program.codes("summon_full_params")
+
+
+WHOLE = "with FSDP.summon_full_params(model{}):\n    {}\n"
+READS = "for name, p in model.named_parameters():\n        print(name, p.grad)"
+HANDS_ON = "return dict(model.named_parameters())"
+HELD = "cm = FSDP.summon_full_params(model{})\nwith cm:\n    {}\n"
+STEP = "model(prompt)\n    print(args.weight.grad)"
+GRADIENTS = {
+    "read": WHOLE.format(", with_grads=True", READS),
+    "handed on": WHOLE.format(", with_grads=args.check", HANDS_ON),
+    "by position": WHOLE.format(", True, False, False, False, True", READS),
+    "in a dictionary": WHOLE.format(", **args.options", HANDS_ON),
+    "of a parameter that is held": WHOLE.format(", with_grads=True", STEP),
+    "in a variable": HELD.format(", with_grads=True", STEP),
+}
+NO_GRADIENTS = {
+    "left out": WHOLE.format("", HANDS_ON),
+    "false": WHOLE.format(", with_grads=False", HANDS_ON),
+    "of a state dict": WHOLE.format(", with_grads=True", "return model.state_dict()"),
+    "of a call": WHOLE.format(", with_grads=True", "return model(prompt)"),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_whole_gradients_need_the_user(name: str, tmp_path: Path) -> None:
+    """A parameter's `full_tensor()` has no gradient."""
+    program = analysed(tmp_path, HEAD + _indented(GRADIENTS[name]) + TAIL, "torch")
+    assert program.is_kept("summon_full_params")
+    assert "whole_parameters" not in program.after["train.py"]
+    found = [each for each in program.findings if each.code == "FSDP321"]
+    assert [(each.action, each.severity) for each in found] == [(Action.MANUAL, Severity.SILENT)]
+    assert "`p.grad.full_tensor()`" in found[0].message
+
+
+@pytest.mark.parametrize("name", NO_GRADIENTS)
+def test_a_block_without_gradients_is_rewritten(name: str, tmp_path: Path) -> None:
+    program = analysed(tmp_path, HEAD + _indented(NO_GRADIENTS[name]) + TAIL, "torch")
+    assert "summon_full_params" not in program.after["train.py"]
 
 
 def test_comments_of_a_block_that_speak_of_gathering_go(tmp_path: Path) -> None:
