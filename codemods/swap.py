@@ -374,7 +374,7 @@ def still_used(
         if context.form == "torch" or name in POLICIES | WRAPPING:
             yield _torchs_own(rule, reference, name)
             continue
-        message = f"Is `fsdp_migrate.runtime`'s `{name}` now."
+        message = f"`{name}` is now imported from `fsdp_migrate.runtime`."
         is_named = isinstance(context.file.parents[reference], ast.Assign)
         if name == CLASS and context.plain and is_named:
             message = f"{message} {_WRAPS}"

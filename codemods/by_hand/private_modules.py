@@ -14,7 +14,10 @@ from fsdp_migrate.findings import Action, Severity
 
 NAME = Rule("FSDP014", "private-api", Severity.RAISES)
 
-_UNITS = "FSDP2 has no such state. Use `FSDPModule`: `isinstance(module, FSDPModule)` finds the sharded modules."
+_UNITS = (
+    "FSDP2 has no such state. To test whether a module is sharded, use `isinstance(module, FSDPModule)`; "
+    "rewrite code that reads the state or passes it on."
+)
 _HANDLES = "FSDP2 has no handles. Use `unit.unshard()` to gather the parameters of a unit, and `unit.reshard()` to free them."
 _CALL = "FSDP2 has no such function. Call the model: its forward gathers and frees parameters."
 _READ = "FSDP2 has no such function. Read whole parameters with `p.full_tensor()`, on all ranks."

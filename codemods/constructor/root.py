@@ -17,7 +17,7 @@ from fsdp_migrate.source import is_test
 GATHERED = Rule("FSDP006", "root-stays-gathered")
 
 # What the default is for, at the root.
-NOTE = "# Also after a forward without gradients; costs one all-gather more in each step"
+NOTE = "# Else the root remains gathered after a forward without gradients; costs one all-gather a step"
 
 
 def keep_sharded(construction: Construction, code: Code) -> str:

@@ -51,7 +51,7 @@ def find(context: Context) -> Iterator[Found]:
         if call is None or reason or not context.plain:
             message = "Now comes from `fsdp_migrate.runtime`."
             if reason:
-                message = f"{message} `torch.amp.GradScaler` may not do the same: {reason}."
+                message = f"{message} `torch.amp.GradScaler` may behave differently here: {reason}."
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, _PLAIN, Action.REWRITE)

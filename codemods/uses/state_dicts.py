@@ -119,7 +119,8 @@ def _as_it_is(call: ast.Call) -> Found:
         CONTEXT,
         call,
         Action.RUNTIME,
-        "Still works: `fsdp_migrate.runtime` sets the type of state dict.",
+        "Unchanged: `state_dict_type` is `fsdp_migrate.runtime`'s now, "
+        "and `model.state_dict()` in this block returns that type.",
     )
 
 
@@ -143,7 +144,10 @@ def _set_types(context: Context) -> tuple[list[Found], set[ast.AST]]:
             if is_flat and own[0].edits is not None:
                 found.append(Found(LOCAL, call, Action.MANUAL, _OLD_FILES))
         else:
-            message = "Still works: `fsdp_migrate.runtime` sets the type of state dict for `model.state_dict()`."
+            message = (
+                "Unchanged: `set_state_dict_type` is `fsdp_migrate.runtime`'s now, "
+                "and later calls of `model.state_dict()` return that type."
+            )
             found.append(Found(SET_TYPE, attribute, Action.RUNTIME, message))
     return found, gone
 
