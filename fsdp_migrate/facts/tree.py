@@ -161,14 +161,17 @@ class Reach:
         return "*" in read and bool(self.tree.having(word) - {str(file.path)})
 
     def _names_read(self, path: str, module: str) -> tuple[set[str], list[str]]:
-        """The names of a file that others read, "*" for all; and those that import it under another name, as which they may."""
+        """The names of a file that others read, "*" for all; and the texts that may read any, behind another name of it."""
         names = set[str]()
         texts = list[str]()
         imported = r"import\s*(\*|\([^)]*\)?|(?:[^\n\\]|\\\s)*)"
-        reads = re.compile(rf"\b{module}\s+(?:(as)\s+\w|{imported})|\b{module}\s*\.\s*(\w+)")
+        reads = re.compile(rf"\b{module}\s+(?:as\s+(\w+)|{imported})|\b{module}\s*\.\s*(\w+)")
         for text in map(self.text, self.importers(path)):
             for alias, listed, attribute in reads.findall(text):
-                texts += [text] if alias else []
+                if alias:
+                    members = _members(text, module, alias)
+                    names.update(members)
+                    texts += [] if all(members) else [text]
                 names.update(["*"] if listed == "*" else [attribute, *_WORD.findall(listed)])
         return names, texts
 
@@ -225,3 +228,9 @@ class Reach:
                 located = self.tree.locate(each.strip("."), folder)
                 if located is not None:
                     yield located
+
+
+def _members(text: str, module: str, alias: str) -> list[str]:
+    """The names that are read behind another name of a module, "" where something else is done with that."""
+    without_import = re.sub(rf"\b{module}\s+as\s+{alias}\b", "", text)
+    return re.findall(rf"\b{alias}\b(?:\s*\.\s*(\w+))?", without_import)

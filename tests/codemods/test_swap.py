@@ -239,6 +239,41 @@ def test_names_that_other_files_import_stay(tmp_path: Path) -> None:
     assert places >= {("train.py", 3), ("train.py", 4)}
 
 
+SAVING = f"""\
+{FSDP}
+from torch.distributed.fsdp import StateDictType
+
+
+def save(model):
+    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):
+        return model.state_dict()
+"""
+
+
+@pytest.mark.parametrize(
+    ("reader", "stays"),
+    [
+        ("import pkg.saving as saving\nsaving.save(FSDP)", False),
+        ("import pkg.saving as s\ns.save(FSDP)", False),
+        ("from pkg import saving as s\ns.save(FSDP)", False),
+        ("import pkg.saving as s\ns.save(s.FSDP)", True),
+        ("from pkg import saving as s\ns.save(s . FSDP)", True),
+        ("import pkg.saving as s\nname = 'FSDP'\ngetattr(s, name)", True),
+        ("import pkg.saving as s\nnames = vars(s)\nnames['FSDP']", True),
+        ("import pkg.saving as s\nkept = s\nkept.FSDP", True),
+    ],
+)
+def test_a_module_under_another_name(reader: str, stays: bool, tmp_path: Path) -> None:
+    """What else its importer says of FSDP is not about the module's names, where it does no more than read some of them."""
+    files = {"pkg/__init__.py": "", "pkg/saving.py": SAVING, "train.py": f"{FSDP}\n{reader}\n"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    report = analyse([tmp_path / name for name in files], Options(form="torch"))
+    (change,) = [each for each in report.changes if each.path.name == "saving.py"]
+    assert (FSDP in change.after.decode()) is stays
+
+
 IMPORTS = "from torch.distributed.fsdp import (\n    CPUOffload,\n    ShardingStrategy,\n)\n"
 USE = "strategy = ShardingStrategy.FULL_SHARD\n"
 
