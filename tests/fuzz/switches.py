@@ -22,6 +22,8 @@ SWITCHES = sorted(each.name for each in _GIVEN if each.default is True)
 _NAMING = re.compile(r"\(switch `(\w+)` of `like_fsdp1`\)")
 
 
+# `partial(fully_shard, ...)`, `enable_wrap(wrapper_cls=fully_shard)`: no block with `like_fsdp1` is around these.
+_AS_VALUE = re.compile(r"^(?!\s*(?:from|import)\b).*\bfully_shard\b(?!\()", re.MULTILINE)
 ALL = "all switches that are named"
 
 
@@ -48,7 +50,7 @@ def _with_switches(source: str, on: Collection[str]) -> str:
     text = re.sub(r", parameter_attributes=\w+", "", text)  # named where it is to be on
     off = "".join(f", {name}=False" for name in SWITCHES if name not in on)
     after, count = re.subn(r"with like_fsdp1\(([^,()]+)", rf"with like_fsdp1(\1{off}", text)
-    assert count or "fully_shard" in text, text  # `partial(fully_shard)` has no such line
+    assert count or _AS_VALUE.search(text), text
     return after.replace('"cuda"', '"cpu"')
 
 
