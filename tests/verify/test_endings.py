@@ -138,6 +138,7 @@ def test_what_ends_well_is_no_failure(
     assert all(rank.parameters for rank in run.ranks), "the last parameters are known"
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("interpreters")
 def test_the_interpreter_tells_the_same(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

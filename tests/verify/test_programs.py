@@ -75,7 +75,11 @@ def test_mp_spawn_is_recorded_like_torchrun(run: RunProgram) -> None:
     assert last_apart(run("original"), spawned) == 0
 
 
-@pytest.mark.parametrize("arguments", [["--flat"], ["--strategy", "NO_SHARD"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [pytest.param(["--flat"], marks=pytest.mark.thorough), ["--strategy", "NO_SHARD"]],
+    ids=" ".join,
+)
 def test_every_layout_gives_norm_and_parameters(arguments: list[str], run: RunProgram) -> None:
     one, other = run("original", *arguments), run("migrated")
     comparison = compare(one, other, 0)
@@ -106,7 +110,8 @@ def test_the_norm_is_the_norm_of_the_whole_gradient(run: RunProgram) -> None:
     assert plain.grad_norms[0] == pytest.approx(run("original").grad_norms[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("tolerance", [0, pytest.param(1e-6, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("tolerance", [0, 1e-6])
 def test_a_saved_moving_average_that_stands_is_caught(tolerance: float, programs: Path) -> None:
     def differs(*arguments: str) -> Verdict:
         scripts = programs / "original.py", programs / "migrated.py"

@@ -16,7 +16,7 @@ from .where_programs import CASES, Case
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
 QUICK = (
-    "name in a set", "freeze a module", "norms of modules", "groups before", "class as a key", "decay by shape",
+    "name in a set", "freeze a module", "norms of modules", "groups before",
 )  # fmt: skip
 """One of each kind; the others are thorough."""
 

@@ -18,8 +18,8 @@ from ..test_fixtures_verify import SHORTER
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
-QUICK = {"guards-of-modules", "strategies"}
-"""One of each kind; the others are thorough."""
+QUICK = {"guards-of-modules"}
+"""One; the others are thorough."""
 
 
 def false_lines(script: Path, folder: Path, how: Options, emulate: int = 0) -> list[str]:
