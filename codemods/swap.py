@@ -229,8 +229,9 @@ def _decide(
         local = alias.asname or alias.name
         ours = _binds_fsdp(statement.node, alias)
         whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
-        is_gone = whole and local not in needed and is_spent(context, statement.node, local, gone)
-        if is_gone or (ours and gone and _had_no_use(context, statement.node, alias)):
+        is_gone = whole and is_spent(context, statement.node, local, gone)
+        is_gone = is_gone or (ours and gone and _had_no_use(context, statement.node, alias))
+        if is_gone and local not in needed:
             statement.drop.add(local)
         elif not ours:
             continue

@@ -302,6 +302,18 @@ def test_a_name_of_fsdp1_that_came_from_the_program_goes_with_its_use(tmp_path: 
     assert change.after == b"import torch\n\nscaler = torch.amp.GradScaler()\n"
 
 
+def test_an_import_without_a_use_stays_if_new_code_reads_it() -> None:
+    text = (
+        "from settings import settings\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n"
+        "model = FSDP(model, sharding_strategy=settings.sharding_strategy)\n"
+    )
+    source = Source(Path("/nowhere/program.py"), "program.py", text.encode())
+    after = analyse_source(source, Options(form="torch")).changes[0].after.decode()
+    assert "ShardingStrategy.NO_SHARD" in after
+    assert "from torch.distributed.fsdp import ShardingStrategy, fully_shard\n" in after
+
+
 def in_auto_form(text: str) -> str:
     report = analyse_source(Source(Path("/nowhere/program.py"), "program.py", text.encode()))
     assert not report.errors
