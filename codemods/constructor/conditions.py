@@ -12,9 +12,14 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import key_of
+from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.scopes import Assigned
 
 # A condition as source, or its value where it is certain.
 Condition = str | bool
+# The strategies that keep parameters gathered after forward, and those with a mesh of two dimensions.
+KEEPING = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
+HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,37 @@ class Choice:
 
     def _is_enum(self, node: ast.expr) -> bool:
         return self.construction.context.fsdp1(node) == "ShardingStrategy"
+
+
+def is_for_hybrid_shard(choice: Choice) -> bool:
+    """Whether the mesh that is given is made for HYBRID_SHARD alone, and None for any other strategy."""
+    construction = choice.construction
+    file, mesh = construction.context.file, construction.value("device_mesh")
+    if not isinstance(mesh, ast.Name):
+        return False
+    bindings = file.bindings(mesh)
+    made = [each for each in bindings if isinstance(each, Assigned) and not _is_none(each.value)]
+    if not made or not all(isinstance(each, Assigned) for each in bindings):
+        return False
+    return all(_is_under_hybrid_shard(file, each.target, choice) for each in made)
+
+
+def _is_under_hybrid_shard(file: File, target: ast.expr, choice: Choice) -> bool:
+    """Whether something is assigned only if the strategy is HYBRID_SHARD."""
+    child: ast.AST = file.statement(target)
+    for parent in file.ancestors(child):
+        match parent:
+            case ast.If(test=test, body=body) if child in body:
+                if choice.is_asked_for("HYBRID_SHARD", test):
+                    return True
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                return False
+        child = parent
+    return False
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 _ORDER = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")

@@ -89,7 +89,10 @@ def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
     text = " ".join(
         ast.unparse(node) for node in (value, *(end.node for end in construction.flow(value).ends))
     )
-    if "cpu" in text or "device('cuda')" in text:
+    synchronized = construction.value("sync_module_states")
+    # For a model on the CPU that raised.
+    is_synchronized = synchronized is not None and construction.constant(synchronized) is True
+    if "device('cuda')" in text or ("cpu" in text and not is_synchronized):
         # Without an index it is the current one; a CPU is none to be made current.
         if not isinstance(value, ast.Call):
             device = construction.text(value)

@@ -33,8 +33,9 @@ def find(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Ite
             message = f"Replaced by `{instead}`, which is the same: `MixedPrecisionPolicy` has no `buffer_dtype`."
             yield Found(precision.BUFFERS, read, Action.REWRITE, message, "", edits)
     if options.strategies is not None:
-        found = [*_strategies(context, options.strategies), *_meshes(context, options.strategies)]
-        yield from (each for each in found if each.node not in gone)
+        for find_each in (_strategies, _meshes, _booleans):
+            found = find_each(context, options.strategies)
+            yield from (each for each in found if each.node not in gone)
 
 
 def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
@@ -80,6 +81,29 @@ def _meshes(context: Context, strategies: Strategies) -> Iterator[Found]:
                 rename = lambda name=name, new=new: [context.replace(name, new)]  # noqa: E731
                 message = f"Renamed to `{new}`: it holds the mesh of the strategy."
                 yield Found(sharding.DYNAMIC, name, Action.REWRITE, message, "", rename, of=own)
+
+
+def _booleans(context: Context, strategies: Strategies) -> Iterator[Found]:
+    """The strategies that become `reshard_after_forward`, and what carries them."""
+    seen: set[ast.AST] = set()
+    for value, freed in strategies.freed.items():
+        if freed.file is not context.file:
+            continue
+        own = _call_of(context, value)
+        for made, new in freed.values.items():
+            if made not in seen:
+                seen.add(made)
+                edits = lambda made=made, new=new: [context.replace(made, new)]  # noqa: E731
+                message = f"Replaced by `{new}`: whether units free their parameters after forward."
+                found = Found(sharding.DYNAMIC, made, Action.REWRITE, message, "", edits)
+                yield found._replace(removed=(made,), of=own)
+        for name, new in freed.names.items():
+            if name not in seen and name is not value:
+                seen.add(name)
+                edits = lambda name=name, new=new: [context.replace(name, new)]  # noqa: E731
+                found = Found(sharding.DYNAMIC, name, Action.REWRITE, freed.message, "", edits)
+                removed = [getattr(name, "annotation", None)]
+                yield found._replace(removed=tuple(filter(None, removed)), of=own)
 
 
 def _call_of(context: Context, value: ast.expr) -> ast.Call | None:

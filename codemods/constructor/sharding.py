@@ -7,16 +7,21 @@ are freed after forward. FSDP2 has an argument for each, `mesh` and `reshard_aft
 import ast
 
 from fsdp_migrate.codemods.constructor.code import Code
-from fsdp_migrate.codemods.constructor.conditions import Choice, Condition, negated
+from fsdp_migrate.codemods.constructor.conditions import (
+    HYBRID,
+    KEEPING,
+    Choice,
+    Condition,
+    is_for_hybrid_shard,
+    negated,
+)
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.devices import device_type, distributed
 from fsdp_migrate.codemods.constructor.meshes import is_of_all_ranks
 from fsdp_migrate.codemods.context import keyword
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
-from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import RUNTIME, TORCH
-from fsdp_migrate.facts.scopes import Assigned
 
 FULL_SHARD = Rule("FSDP101", "full-shard")
 SHARD_GRAD_OP = Rule("FSDP102", "shard-grad-op")
@@ -26,8 +31,6 @@ DYNAMIC = Rule("FSDP105", "dynamic-strategy")
 GROUP = Rule("FSDP106", "process-group")
 MESH = Rule("FSDP107", "device-mesh")
 
-_KEEPING = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
-_HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 _NAMES = '("replicate", "shard")'
 _DIMS = f"mesh_dim_names={_NAMES}"
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
@@ -38,6 +41,7 @@ NAMELESS = (
 _NO_PAIR = "Your mesh or process group is used, which is none for `_HYBRID_SHARD_ZERO2`: do not choose that here."
 _DEVICE_MESH = "torch.distributed.device_mesh"
 
+_CHOSEN = "Replaced by `reshard_after_forward`, which is chosen where the strategy was."
 _DEFAULT = "This is FSDP2's default: each unit except the root frees its parameters after forward."
 _OWN_PAIR = (
     "Removed: your two dimensions of ranks choose it, and each unit except the root frees its parameters after forward "
@@ -70,13 +74,12 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
 
 def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     """`reshard_after_forward=` of the units below the root, and a mesh where not all ranks shard."""
-    strategies = code.rewritten.strategies
-    if strategies is not None and value in strategies.meshes:
-        code.shared["mesh"] = strategies.meshes[value].name
-        return "Replaced by `mesh`, which is made where the strategy was chosen."
     choice = _choice(construction, value, code)
+    chosen = _where_chosen(construction, value, choice, code)
+    if chosen:
+        return chosen
     keeps = choice.is_among(_keeping(construction, choice))
-    hybrid, whole = choice.is_among(_HYBRID), choice.is_among(("NO_SHARD",))
+    hybrid, whole = choice.is_among(HYBRID), choice.is_among(("NO_SHARD",))
     _free_after_forward(construction, keeps, code)
     is_given = any(
         construction.value(name) is not None for name in ("device_mesh", "process_group")
@@ -84,7 +87,7 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     has_mesh = construction.value("device_mesh") is not None
     if has_mesh:
         code.hybrid = hybrid
-    if is_given and not choice.is_shown and _keeping(construction, choice) != _KEEPING:
+    if is_given and not choice.is_shown and _keeping(construction, choice) != KEEPING:
         mesh = _NO_PAIR
     elif is_given and not choice.is_shown:
         mesh = "Your mesh or process group is used: for NO_SHARD or HYBRID_SHARD it needs two dimensions."
@@ -107,38 +110,31 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     return _message(keeps, mesh, is_one=member is not None)
 
 
+def _where_chosen(construction: Construction, value: ast.expr, choice: Choice, code: Code) -> str:
+    """Takes what a strategy becomes where it is chosen, a mesh or `reshard_after_forward`; "" for any other."""
+    strategies = code.rewritten.strategies
+    if strategies is None:
+        return ""
+    if value in strategies.meshes:
+        code.shared["mesh"] = strategies.meshes[value].name
+        return "Replaced by `mesh`, which is made where the strategy was chosen."
+    freed = strategies.freed.get(value)
+    if freed is None:
+        return ""
+    _free_after_forward(construction, f"not {freed.name}", code)
+    names = ("device_mesh", "process_group")
+    if all(construction.value(name) is None for name in names):
+        mesh = _mesh(construction, choice, freed.is_hybrid, False, code)
+    else:
+        code.hybrid = freed.is_hybrid
+        mesh = ""
+    return f"{_CHOSEN} {mesh}" if mesh else _CHOSEN
+
+
 def _keeping(construction: Construction, choice: Choice) -> tuple[str, ...]:
     """The strategies that keep parameters gathered after forward: a hybrid one only where there can be a mesh for it."""
-    is_pair = construction.value("process_group") is None and not _is_for_hybrid_shard(
-        construction, choice
-    )
-    return _KEEPING if choice.is_shown or is_pair else ("SHARD_GRAD_OP",)
-
-
-def _is_for_hybrid_shard(construction: Construction, choice: Choice) -> bool:
-    """Whether the mesh that is given is made for HYBRID_SHARD alone, and None for any other strategy."""
-    file, mesh = construction.context.file, construction.value("device_mesh")
-    if not isinstance(mesh, ast.Name):
-        return False
-    bindings = file.bindings(mesh)
-    made = [each for each in bindings if isinstance(each, Assigned) and not _is_none(each.value)]
-    if not made or not all(isinstance(each, Assigned) for each in bindings):
-        return False
-    return all(_is_under_hybrid_shard(file, each.target, choice) for each in made)
-
-
-def _is_under_hybrid_shard(file: File, target: ast.expr, choice: Choice) -> bool:
-    """Whether something is assigned only if the strategy is HYBRID_SHARD."""
-    child: ast.AST = file.statement(target)
-    for parent in file.ancestors(child):
-        match parent:
-            case ast.If(test=test, body=body) if child in body:
-                if choice.is_asked_for("HYBRID_SHARD", test):
-                    return True
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                return False
-        child = parent
-    return False
+    is_pair = construction.value("process_group") is None and not is_for_hybrid_shard(choice)
+    return KEEPING if choice.is_shown or is_pair else ("SHARD_GRAD_OP",)
 
 
 def _message(keeps: Condition, mesh: str, *, is_one: bool) -> str:
@@ -167,7 +163,7 @@ def _choice(construction: Construction, value: ast.expr, code: Code) -> Choice:
     strategies = code.rewritten.strategies
     is_name = strategies is not None and value in strategies.values
     choice = Choice(construction, value, enum, source, is_name)
-    conditions = [choice.is_among(each) for each in (_KEEPING, _HYBRID, ("NO_SHARD",))]
+    conditions = [choice.is_among(each) for each in (KEEPING, HYBRID, ("NO_SHARD",))]
     is_compared = any(isinstance(each, str) and f"{enum}." in each for each in conditions)
     if is_compared and "(" in source:
         name = context.local("sharding_strategy", call)
@@ -219,7 +215,7 @@ def _mesh(
     mesh = context.local("mesh", call)
     lines = _mesh_of_all(construction, hybrid, whole, f"{mesh} = init_device_mesh({device}", code)
     code.imports.append(Import(_DEVICE_MESH, "init_device_mesh"))
-    condition = choice.is_among((*_HYBRID, "NO_SHARD"))
+    condition: Condition = hybrid is True or choice.is_among((*HYBRID, "NO_SHARD"))
     if condition is not True:
         lines = [f"{mesh} = None", f"if {condition}:", *(f"    {line}" for line in lines)]
     code.above += lines

@@ -1,7 +1,8 @@
-"""Strategies that are translated where they are made, so that no constructor compares them with FSDP1's enum: names and meshes.
+"""Strategies that are translated where they are made, so that no constructor compares them with FSDP1's enum.
 
 `self.strategy = ShardingStrategy[config.strategy]` in `__init__` is `self.strategy = config.strategy`: the constructor compares
-names. As with other objects, that is so only if constructors alone read what carries the value.
+names. Other strategies become meshes, or `reshard_after_forward`. As with other objects, that is so only if constructors alone
+read what carries the value.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import Flow, key_of
+from fsdp_migrate.codemods.constructor.freed import Freed, freed
 from fsdp_migrate.codemods.constructor.meshes import Chosen, chosen
 from fsdp_migrate.codemods.constructor.reads import read_elsewhere, whole_sets
 from fsdp_migrate.facts.file import File, last_name
@@ -37,18 +39,20 @@ class Made:
 
 
 class Strategies:
-    """The strategies of a run that become names or meshes where they are made.
+    """The strategies of a run that become names, meshes or booleans where they are made.
 
     Attributes:
         ends: the expressions that make those that are names.
         values: the arguments of constructors that take names.
         meshes: the arguments of constructors that take meshes.
+        freed: those that take `reshard_after_forward`.
     """
 
     def __init__(self, program: Program, constructions: Sequence[Construction]) -> None:
         self.ends: dict[ast.expr, Made] = {}
         self.values: set[ast.expr] = set()
         self.meshes: dict[ast.expr, Chosen] = {}
+        self.freed: dict[ast.expr, Freed] = {}
         given = {
             value: each
             for each in constructions
@@ -70,6 +74,14 @@ class Strategies:
             meshes = found[value]
             if meshes is not None:
                 self.meshes[value] = meshes
+        booleans = {value: freed(given[value], value, flow) for value, flow in flows}
+        kept = [
+            each for each in flows if booleans[each[0]] and not _is_read(program, each[1], passed)
+        ]
+        for value, _ in whole_sets(flows, kept):
+            boolean = booleans[value]
+            if boolean is not None and value not in self.values:
+                self.freed[value] = boolean
 
 
 def _is_named(program: Program, value: ast.expr, flow: Flow, passed: set[ast.AST]) -> bool:

@@ -32,7 +32,7 @@ def together(blocks: Iterable[Block], file: File) -> list[list[Block]]:
 
 
 def _shared(block: Block, file: File) -> set[object]:
-    """What a block may share with others: the `with` statements around it, and the variables that its type is given by."""
+    """What a block may share with others: `with` statements around it, and what gives its type, a variable or an attribute."""
     around = (block.statement, *file.ancestors(block.statement))
     found: set[object] = {each for each in around if isinstance(each, ast.With)}
     given = [*block.call.args[1:], *(k.value for k in block.call.keywords if k.arg != "module")]
@@ -40,6 +40,9 @@ def _shared(block: Block, file: File) -> set[object]:
         variable = file.variable(name)
         if variable is not None and variable.assigned:
             found.add((variable.scope, name.id))
+    for each in given:
+        if isinstance(each, ast.Attribute):
+            found.add((file.enclosing_class(each), file.source(each)))
     return found
 
 

@@ -1,8 +1,9 @@
 """Options that several state dicts share, written once: under the name of FSDP1's configuration, or above a block."""
 
 import ast
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -78,17 +79,26 @@ def written_once(context: Context, blocks: Iterable["Block"]) -> Once:
             if use.config is not None:
                 uses.setdefault(use.config, []).append(use)
     for config in uses:
-        if not isinstance(config, ast.Name) or config in once.names:
+        if config in once.names:
             continue
-        reads = context.file.reads(config)
-        made = _made(context, config)
+        reads, made = _reads(context, config)
         shared = [use for read in reads for use in uses.get(read, ())]
         if not made or not all(read in readers for read in reads):
             continue
         if len({use.options for use in shared}) == 1 and _is_the_same_above(shared[0].options):
-            once.names |= dict.fromkeys(reads, config.id)
+            once.names |= dict.fromkeys(reads, context.source(config))
             once.values |= dict.fromkeys(made, shared[0])
     return once
+
+
+def _reads(context: Context, config: ast.expr) -> tuple[Sequence[ast.expr], Sequence[ast.Call]]:
+    """What reads the variable or attribute of a configuration, and the calls that give it its configurations."""
+    match config:
+        case ast.Name():
+            return context.file.reads(config), _made(context, config)
+        case ast.Attribute():
+            return _stored(context, config)
+    return (), ()
 
 
 def _made(context: Context, config: ast.Name) -> list[ast.Call]:
@@ -99,12 +109,47 @@ def _made(context: Context, config: ast.Name) -> list[ast.Call]:
     made = []
     for assigned in variable.assigned:
         is_alone = isinstance(context.removable(assigned), ast.Assign)
-        if not is_alone or not isinstance(assigned.value, ast.Call):
+        call = _configuration(context, assigned.value)
+        if not is_alone or call is None:
             return []
-        if not (context.fsdp1(assigned.value.func) or "").endswith("StateDictConfig"):
-            return []
-        made.append(assigned.value)
+        made.append(call)
     return made
+
+
+def _configuration(context: Context, value: ast.expr | None) -> ast.Call | None:
+    """The expression, if it is a call that makes a configuration."""
+    match value:
+        case ast.Call(func=function):
+            if (context.fsdp1(function) or "").endswith("StateDictConfig"):
+                return value
+    return None
+
+
+def _stored(context: Context, config: ast.Attribute) -> tuple[list[ast.Attribute], list[ast.Call]]:
+    """The reads of an attribute of `self`, and the calls that give it its configurations; nothing if other code may."""
+    file = context.file
+    own = frozenset((str(file.path),))
+    word = rf"\b{config.attr}\b"
+    uses = file.attributes.get(config.attr, ())
+    is_here = context.program.tree.having(word.encode()) <= own
+    if not is_here or len(re.findall(word, file.text)) != len(uses):
+        return [], []
+    reads: list[ast.Attribute] = []
+    made: list[ast.Call] = []
+    for use in uses:
+        if context.source(use) != context.source(config):
+            return [], []
+        match file.parents[use]:
+            case _ if isinstance(use.ctx, ast.Load):
+                reads.append(use)
+            case ast.Assign(targets=[_], value=value):
+                call = _configuration(context, value)
+                if call is None:
+                    return [], []
+                made.append(call)
+            case _:
+                return [], []
+    return reads, made
 
 
 def _is_the_same_above(options: str) -> bool:

@@ -30,6 +30,8 @@ _CONFIGURATIONS = {
     "LocalStateDictConfig": _FALSE,
     "LocalOptimStateDictConfig": _FALSE,
 }
+# The arguments for configurations, with their places, and whether FSDP1 offloads without one.
+_GIVEN = (("state_dict_config", 2, _FALSE), ("optim_state_dict_config", 3, _TRUE))
 _ON_DEVICE = (
     " Where `{}` is false, every rank gets whole tensors on its device, and not on the CPU as under FSDP1: "
     "torch offloads them for rank 0 alone."
@@ -133,6 +135,9 @@ def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
     if kind is None:
         raise Untranslatable(f"This file does not show the type of state dict. {_WRITE}")
     full, used = _full(context, kind)
+    given = [keyword(call, name, position) for name, position, _ in _GIVEN]
+    if full not in (_TRUE, _FALSE) and any(_is_full(context, each) for each in given):
+        full, used = _TRUE, None
     spent: list[ast.AST] = [call.func]
     imports: list[Import] = []
     if used is None:
@@ -140,11 +145,7 @@ def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
     elif used == _KIND:
         imports.append(Import(TORCH, _KIND))
     found = []
-    for name, position, default in (
-        ("state_dict_config", 2, _FALSE),
-        ("optim_state_dict_config", 3, _TRUE),
-    ):
-        config = keyword(call, name, position)
+    for config, (_, _, default) in zip(given, _GIVEN, strict=True):
         offload = default
         rank_0 = _FALSE
         if config is not None and not _is_none(config):
@@ -209,6 +210,17 @@ def values(file: File, value: ast.expr) -> Iterator[ast.expr]:
         found = [getattr(file.parents[store], "value", None) for store in own]
     given = [each for each in found if each is not None]
     yield from given if given and len(given) == len(found) else [value]
+
+
+def _is_full(context: Context, config: ast.expr | None) -> bool:
+    """Whether a configuration is one of whole state dicts: with another type FSDP1 raised."""
+    if config is None:
+        return False
+    names = [
+        context.fsdp1(each.func) if isinstance(each, ast.Call) else None
+        for each in values(context.file, config)
+    ]
+    return set(names) <= {"FullStateDictConfig", "FullOptimStateDictConfig"}
 
 
 def _flags(context: Context, config: ast.expr) -> tuple[str, str, bool]:
