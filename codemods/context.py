@@ -15,9 +15,9 @@ from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.facts.file import NEWLINE, File, last_name, root_of
 from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
+from fsdp_migrate.facts.origins import Value, value_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned, Imported, Scope
-from fsdp_migrate.facts.values import Value, value_of
 from fsdp_migrate.line_length import of_code, of_project
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name, values_given
+from fsdp_migrate.facts.origins import returned
 from fsdp_migrate.facts.parameters import PARTS, Taken, loop_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Opaque
@@ -117,16 +118,15 @@ class _Sources:
                 owner = []
             yield from ((each, file) for each in (*call.args, *owner))
             return
-        for statement in made.file.of(ast.Return):
-            if made.file.function(statement) is made.node and statement.value is not None:
-                yield statement.value, made.file
+        yield from ((each.value, each.file) for each in returned(made))
 
     def _of_name(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
         """What a name can be bound to, and what is added to it or put into it."""
         loop = loop_of(file, name)
         if loop is not None:
             yield loop[1], file
-        yield from self.taken.values(name, file)
+        found = self.taken.origins.of_name(name, file)
+        yield from ((each.value, each.file) for each in found if not each.path)
         for binding in file.bindings(name):
             if isinstance(binding, Opaque) and isinstance(binding.node, ast.AugAssign):
                 yield binding.node.value, file

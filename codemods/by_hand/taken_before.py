@@ -14,8 +14,8 @@ from fsdp_migrate.codemods.models_by_argument import where_original
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.facts.file import given, is_method, last_name, root_of, words_in
+from fsdp_migrate.facts.origins import returned, stored, within
 from fsdp_migrate.facts.scopes import Assigned, FunctionNode, Parameter
-from fsdp_migrate.facts.values import within
 from fsdp_migrate.findings import Action
 
 _KEYS = "Has parameters from before sharding as keys, and the sharded model has others. Make it after sharding, or use names."
@@ -109,8 +109,8 @@ def _is_before(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
     for node in _steps(context, owner):
         for binding in file.bindings(node):
             if isinstance(binding, Parameter) and _is_called_by_name(binding.function):
-                given = context.models.arguments(binding.function, binding, file)
-                if any(_is_given_above(context, value, sharding) for _, value in given):
+                given = context.models.origins.given(binding, file)
+                if any(_is_given_above(context, each.value, sharding) for each in given):
                     return True
     if _is_made_in(context, owner, sharding):
         return True
@@ -138,10 +138,8 @@ def _is_made_in(context: Context, owner: ast.expr, sharding: ast.Call) -> bool:
         made = context.program.definition(call.func, file)
         if made is None or made.node is not function:
             continue
-        for statement in file.of(ast.Return):
-            if statement.value is not None and file.function(statement) is function:
-                if _is_of(context, owner, within(statement.value, binding.path)[0]):
-                    return True
+        if any(_is_of(context, owner, each.value) for each in returned(made, binding.path)):
+            return True
     return False
 
 
@@ -154,11 +152,9 @@ def _is_given_above(context: Context, value: ast.expr, sharding: ast.Call) -> bo
 
 def _stored(context: Context, cls: ast.ClassDef, attribute: ast.expr) -> Iterator[ast.expr]:
     """What a class sets an attribute of `self` to."""
-    for store in context.file.attributes.get(last_name(attribute), ()):
-        statement = context.file.parents[store]
-        if isinstance(statement, ast.Assign) and context.file.enclosing_class(store) is cls:
-            if store in statement.targets:
-                yield statement.value
+    for each in stored(context.file, last_name(attribute), cls):
+        if not each.path:
+            yield each.value
 
 
 def _is_of(context: Context, owner: ast.expr, module: ast.expr) -> bool:

@@ -191,8 +191,8 @@ def _values(context: Context, name: ast.Name) -> Iterator[ast.expr]:
         if isinstance(binding, Assigned) and not binding.path:
             yield binding.value
         elif isinstance(binding, Parameter):
-            passed = context.models.arguments(binding.function, binding, context.file)
-            yield from (value for file, value in passed if file is context.file)
+            passed = context.models.origins.given(binding, context.file)
+            yield from (each.value for each in passed if each.file is context.file)
 
 
 def _given_to_instances(context: Context, name: ast.Name) -> Iterator[ast.expr]:

@@ -13,8 +13,8 @@ from fsdp_migrate.codemods.constructor.construction import (
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name, words_in
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition, Program, is_module
-from fsdp_migrate.facts.values import Value
 
 _OF_CLASSES = ("ModuleWrapPolicy", "transformer_auto_wrap_policy", "_module_wrap_policy")
 _OF_ANY = ("always_wrap_policy", "size_based_auto_wrap_policy", "default_auto_wrap_policy")

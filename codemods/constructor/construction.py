@@ -13,9 +13,9 @@ from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, RUNTIME
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque
-from fsdp_migrate.facts.values import Value
 from fsdp_migrate.findings import Severity
 
 # FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.15.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.constructor.conditions import grouped
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition, Program
-from fsdp_migrate.facts.values import Value
 
 # What such a function may call beside `to_empty`: devices, ranks, and the release of memory.
 _BESIDE = ("empty_cache", "get_rank", "is_initialized", "device", "current_device")

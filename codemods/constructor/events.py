@@ -12,8 +12,8 @@ from fsdp_migrate.codemods.constructor.identity import Identity
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.facts.origins import value_of
 from fsdp_migrate.facts.program import Definition, Program
-from fsdp_migrate.facts.values import value_of
 
 # What runs a model without gradients, in the text of a file.
 WORDS = rb"no_grad\b|inference_mode\b|set_grad_enabled\b|\.generate\("
@@ -187,7 +187,7 @@ class Events:
 
     def _functions(self, file: File, call: ast.Call) -> tuple[Definition, ...]:
         """The functions of the program that a call may run; for a method of some object, those of its name."""
-        called = self.models.called(call, file)
+        called = self.models.origins.called(call, file)
         if called is not None and isinstance(called.node, ast.ClassDef):
             inits = (each for each in called.node.body if isinstance(each, ast.FunctionDef))
             return tuple(Definition(called.file, e) for e in inits if e.name == "__init__")

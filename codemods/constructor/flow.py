@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.facts.file import File, given
+from fsdp_migrate.facts.origins import Value, returned, value_of, within
 from fsdp_migrate.facts.program import Definition, Inner, Program
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Parameter
-from fsdp_migrate.facts.values import Value, value_of, within
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 Path = tuple[int, ...]
@@ -260,13 +260,13 @@ class _Search:
         if not functions and self.makes_object(file, node):
             self.end(file, node, path)
             return
-        returned = [(d.file, value) for d in functions for value in _returned(d.file, d.node)]
-        if not returned:
+        results = [origin for made in functions for origin in returned(made)]
+        if not results:
             self.flow.outside.append(Value(node, file))
             return
         self.flow.passed.add(node)
         self.flow.carriers.append(Value(node, file))
-        for home, value in returned:
+        for value, home, _ in results:
             element, is_it = within(value, path)
             if is_it:
                 self.add(home, element)
@@ -367,9 +367,3 @@ def _stores(file: File, cls: ast.ClassDef, name: str) -> Iterator[ast.expr]:
                 yield value
             case ast.AnnAssign(target=ast.Name(id=own), value=ast.expr() as value) if own == name:
                 yield value
-
-
-def _returned(file: File, function: ast.AST) -> Iterator[ast.expr]:
-    for statement in file.of(ast.Return):
-        if file.function(statement) is function and statement.value is not None:
-            yield statement.value

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from fsdp_migrate.facts.file import File, last_name, root_of, values_given
 from fsdp_migrate.facts.models import SAME, Models, models_of
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.origins import Origin, of_assigned, reaching, returned, stored
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned, Binding, Parameter
-from fsdp_migrate.facts.values import element, reaching, within
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 # What makes a model: constructors, and None for what the files leave open.
@@ -105,19 +105,21 @@ class Identity:
     def _bound(self, file: File, binding: Binding) -> Sources:
         match binding:
             case Assigned():
-                value = element(binding)
-                if value is None and isinstance(binding.value, ast.Call):
-                    return self._made(file, binding.value, binding.path)
-                return self.sources(file, value or binding.value)
+                return self._at(of_assigned(binding, file))
             case Parameter(function=function, argument=argument):
                 if _is_class(function, argument):
                     return _NOTHING
-                every = self.models.arguments(function, binding, file)
-                given = [each for each in every if str(each[0].path) in self._paths]
+                every = self.models.origins.given(binding, file)
+                given = [each for each in every if str(each.file.path) in self._paths]
                 if given:
-                    return _together(self.sources(*each) for each in given)
+                    return _together(self._at(each) for each in given)
                 return _OPEN
         return _OPEN
+
+    def _at(self, origin: Origin) -> Sources:
+        if origin.path and isinstance(origin.value, ast.Call):
+            return self._made(origin.file, origin.value, origin.path)
+        return self.sources(origin.file, origin.value)
 
     def _made(self, file: File, call: ast.Call, path: tuple[int, ...]) -> Sources:
         """What makes the models that a call can return: of a function of the program, those that it returns."""
@@ -129,15 +131,10 @@ class Identity:
             return _together(self.sources(file, value) for value in values_given(call))
         if isinstance(call.func, ast.Name) and call.func.id in ("type", "super"):
             return _NOTHING
-        called = self.models.called(call, file)
+        called = self.models.origins.called(call, file)
         if called is None or not isinstance(called.node, _FUNCTIONS):
             return self._made_elsewhere(file, call)
-        returned = [
-            within(statement.value, path)[0]
-            for statement in called.file.of(ast.Return)
-            if statement.value is not None and called.file.function(statement) is called.node
-        ]
-        return _together(self.sources(called.file, value) for value in returned)
+        return _together(self.sources(each.file, each.value) for each in returned(called, path))
 
     def _made_elsewhere(self, file: File, call: ast.Call) -> Sources:
         """What makes the models that a call of another library can return: no method of an object without one does."""
@@ -157,16 +154,11 @@ class Identity:
             return _NOTHING
         if isinstance(attribute.value, ast.Call) and not self.sources(file, attribute.value):
             return _NOTHING
-        stored = [
-            (home, parent.value)
-            for home in self._files
-            for store in home.attributes.get(attribute.attr, ())
-            if isinstance(parent := home.parents[store], ast.Assign | ast.AnnAssign)
-            and isinstance(store.ctx, ast.Store)
-            and parent.value is not None
+        kept = [
+            of_assigned(each, home) for home in self._files for each in stored(home, attribute.attr)
         ]
-        if stored:
-            return _together(self.sources(*each) for each in stored)
+        if kept:
+            return _together(self._at(each) for each in kept)
         return _OPEN
 
 

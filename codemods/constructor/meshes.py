@@ -16,8 +16,8 @@ from fsdp_migrate.codemods.constructor.flow import Flow, defined
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.origins import Value, value_of
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.values import Value, value_of
 
 _DEVICE_MESH = "torch.distributed.device_mesh"
 _DIMS = 'mesh_dim_names=("replicate", "shard")'

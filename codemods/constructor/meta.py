@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import flow_of
 from fsdp_migrate.facts.file import File, last_name, values_given
+from fsdp_migrate.facts.origins import Value, reaches
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.facts.scopes import Assigned, Binding
-from fsdp_migrate.facts.values import Value, reaches
 
 # What makes models there by its name: of Accelerate, transformers, torchdistX and DeepSpeed.
 _MAKERS = frozenset({"init_empty_weights", "deferred_init", "init_on_device"})

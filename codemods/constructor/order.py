@@ -202,7 +202,7 @@ class _Search:
         """Whether a context of the program, or one that it does not show, may be one that switches gradients off."""
         if self.program.dotted(context.func, file):
             return False
-        called = self.events.models.called(context, file)
+        called = self.events.models.origins.called(context, file)
         if called is None:
             return bool(self._choosing)
         return called.node in self._choosing

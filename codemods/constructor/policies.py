@@ -3,8 +3,8 @@
 import ast
 
 from fsdp_migrate.codemods.constructor.flow import Flow, flow_of
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition, Program
-from fsdp_migrate.facts.values import Value
 
 _COUNT = "nonwrapped_numel"
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

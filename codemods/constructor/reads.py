@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from fsdp_migrate.codemods.constructor.flow import Flow
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Inner, Program
 from fsdp_migrate.facts.scopes import Imported
-from fsdp_migrate.facts.values import Value
 
 
 def whole_sets(

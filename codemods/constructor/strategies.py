@@ -17,8 +17,8 @@ from fsdp_migrate.codemods.constructor.freed import Freed, freed
 from fsdp_migrate.codemods.constructor.meshes import Chosen, chosen
 from fsdp_migrate.codemods.constructor.reads import read_elsewhere, whole_sets
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.facts.values import Value
 
 ENUM = "ShardingStrategy"
 

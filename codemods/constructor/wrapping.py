@@ -16,9 +16,9 @@ from fsdp_migrate.codemods.constructor.devices import of_parameter
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.scopes import Defined
-from fsdp_migrate.facts.values import Value
 
 CLASS_POLICY = Rule("FSDP151", "class-policy")
 RUNTIME_POLICY = Rule("FSDP152", "runtime-policy")

@@ -9,9 +9,9 @@ from functools import cached_property
 
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.models import Models
+from fsdp_migrate.facts.origins import of_assigned, reaching
 from fsdp_migrate.facts.program import Definition, External, Program, is_module
 from fsdp_migrate.facts.scopes import Assigned, Parameter
-from fsdp_migrate.facts.values import element, reaching
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
 
@@ -67,7 +67,7 @@ class Prepared(Models):
         values = [argument]
         if isinstance(argument, ast.Name):
             own = [b for b in file.bindings(argument) if isinstance(b, Assigned)]
-            made = (element(each) or each.value for each in reaching(file, own, argument))
+            made = (of_assigned(each, file).value for each in reaching(file, own, argument))
             values += [value for value in made if isinstance(value, ast.Call)]
         for value in reversed(values):
             if isinstance(value, ast.Call) and (found := self._kind_of_call(value, file)):

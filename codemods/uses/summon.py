@@ -17,7 +17,7 @@ from fsdp_migrate.codemods.uses import own
 from fsdp_migrate.codemods.uses.given_contexts import ABOUT, given_context
 from fsdp_migrate.codemods.uses.options import MODULE
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
-from fsdp_migrate.facts.values import Value
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.findings import Action, Severity
 
 SUMMON = Rule("FSDP321", "summon-full-params")

@@ -11,7 +11,8 @@ from enum import Enum
 
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import Models
-from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
+from fsdp_migrate.facts.origins import Origin, of_assigned, stored
+from fsdp_migrate.facts.scopes import Opaque, Parameter
 
 _ALL = frozenset({"modules", "named_modules"})
 _ONE_LEVEL = frozenset({"children", "fsdp_modules", "named_children"})
@@ -85,7 +86,7 @@ class Walks:
             return True
         return any(
             self._meets_both(value, test, other)
-            for other, value in self.models.arguments(function, parameter, file)
+            for value, other, _ in self.models.origins.given(parameter, file)
         )
 
     def _calls_with_all(self, function: ast.expr, file: File) -> bool:
@@ -119,26 +120,17 @@ class Walks:
             case ast.Dict():
                 yield False
             case ast.Name() | ast.Attribute():
-                for value, other in self._values(iterable, file):
+                for value, other, _ in self._values(iterable, file):
                     yield self.are_all(value, other)
             case _:
                 yield from (self.are_all(each, file) for each in _with_the_same_items(iterable))
 
-    def _values(
-        self, variable: ast.Name | ast.Attribute, file: File
-    ) -> Iterator[tuple[ast.expr, File]]:
+    def _values(self, variable: ast.Name | ast.Attribute, file: File) -> Iterator[Origin]:
         """What a name or an attribute can be bound to."""
-        for binding in file.bindings(variable):
-            if isinstance(binding, Assigned) and not binding.path:
-                yield binding.value, file
-            elif isinstance(binding, Parameter):
-                for other, value in self.models.arguments(binding.function, binding, file):
-                    yield value, other
-        for store in file.attributes.get(last_name(variable), ()):
-            statement = file.parents[store]
-            if isinstance(variable, ast.Attribute) and isinstance(statement, ast.Assign):
-                if store in statement.targets:
-                    yield statement.value, file
+        found = [*self.models.origins.of_name(variable, file)]
+        if isinstance(variable, ast.Attribute):
+            found += [of_assigned(each, file) for each in stored(file, variable.attr)]
+        return (each for each in found if not each.path)
 
     # What it selects #
 

@@ -5,13 +5,12 @@ scopes      the scopes of a file and what binds their names
 file        one file, walked once into tables
 tree        all files of the run: which import which, and so can get a model or read a name
 program     the files that mention FSDP: what a name means across them
-values      which assignments can have run before a place, and the one expression that gives a name its value
+origins     where a value comes from: one step back at a time, and the one expression that made it
 answers     answers of a search that may lead back to where it began
 wrapping    which calls wrap a model with FSDP1, and which files it can come to
 models      which expressions can hold an FSDP1 model
 wrapped     which names still meant the module inside FSDP1's wrapper
 parameters  which expressions hold parameters or gradients of such a model
-prepared    which expressions hold a model that Accelerate prepared
 staying     what is passed to a library that wraps with FSDP1 itself
 unreached   which places no sharded model reaches, or no torch from the target on
 """

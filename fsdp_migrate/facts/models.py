@@ -9,15 +9,22 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterable
-from functools import cache
 from typing import Any
 
 from fsdp_migrate.facts.answers import Answers
-from fsdp_migrate.facts.file import File, given, is_method, last_name, root_of, values_given
+from fsdp_migrate.facts.file import File, given, last_name, root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME
+from fsdp_migrate.facts.origins import (
+    Origin,
+    of_assigned,
+    origins_of,
+    reaches,
+    reaching,
+    returned,
+    stored,
+)
 from fsdp_migrate.facts.program import Definition, Program, is_module
-from fsdp_migrate.facts.scopes import Assigned, FunctionNode, Opaque, Parameter
-from fsdp_migrate.facts.values import element, reaches, reaching, within
+from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
 from fsdp_migrate.facts.wrapping import Wrapping
 
 # Methods that return the module that they are called on.
@@ -37,28 +44,19 @@ class Models(Wrapping):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._answers = Answers[bool | None](False)
-        # Whether it is also looked for what shows that an expression holds something else: `can_hold` gets the same answer
-        # without that search, which is 6 in 100 of the instructions of a check.
-        self._excludes = True
-        self.arguments = cache(self._given)  # a parameter is read in many places
-        self.called = cache(self._called)
+        self.origins = origins_of(program)
         self.taken: dict[bool, Any] = {}  # their parameters, as facts/parameters.py finds them
 
     def can_hold(self, expression: ast.expr, file: File) -> bool:
         """Whether an expression can be a model that FSDP1 wrapped, as far as the program shows."""
-        self._excludes = False
-        try:
-            return self.sharded(expression, file) is True
-        finally:
-            self._excludes = True
+        return self.sharded(expression, file) is True
 
     def sharded(self, expression: ast.expr, file: File) -> bool | None:
         """True for what can be a model that FSDP1 wrapped, False for what is shown to be something else, else None."""
         if self._answers.depth > _DEEP:
             self._answers.unfinished()
             return None
-        question = expression, self._excludes
-        return self._answers.of(question, lambda: self._sharded(expression, file))
+        return self._answers.of(expression, lambda: self._sharded(expression, file))
 
     def _sharded(self, expression: ast.expr, file: File) -> bool | None:
         if isinstance(expression, ast.Call):
@@ -109,12 +107,10 @@ class Models(Wrapping):
             same = self._any((*receiver, *call.args), file)
             if same or name in SAME:
                 return same
-        definition = self.called(call, file)
+        definition = self.origins.called(call, file)
         if definition is None:
             if name == "fsdp_modules":
                 return True
-            if not self._excludes:
-                return None
             if name in _PARTS:
                 return self._any(receiver, file) and None
             # What another library makes of a sharded model may be one.
@@ -125,13 +121,11 @@ class Models(Wrapping):
         if isinstance(definition.node, ast.ClassDef):
             wrapping = self.constructors(definition.file)  # which may stand in the class itself
             wraps = any(definition.file.enclosing_class(w) is definition.node for w in wrapping)
-            is_other = self._excludes and not (wraps or self._any(values_given(call), file))
+            is_other = not (wraps or self._any(values_given(call), file))
             return False if is_other else None
         return either(
-            self._returned(within(statement.value, path)[0], definition, call, file)
-            for statement in definition.file.of(ast.Return)
-            if statement.value is not None
-            and definition.file.function(statement) is definition.node
+            self._returned(origin.value, definition, call, file)
+            for origin in returned(definition, path)
         )
 
     def _returned(
@@ -146,36 +140,19 @@ class Models(Wrapping):
                 assert not isinstance(binding.function, ast.Lambda)
                 passed = given(call, binding.function, binding.argument.arg)
                 assigned = [each for each in bindings if isinstance(each, Assigned)]
-                return either(
-                    [
-                        *([] if passed is None else [self.sharded(passed, file)]),
-                        *(
-                            self.sharded(each.value, definition.file)
-                            for each in reaching(definition.file, assigned, value)
-                        ),
-                    ]
-                )
+                found = [
+                    self.sharded(each.value, definition.file)
+                    for each in reaching(definition.file, assigned, value)
+                ]
+                if passed is not None:
+                    found.append(self.sharded(passed, file))
+                return either(found)
         return self.sharded(value, definition.file)
-
-    def _called(self, call: ast.Call, file: File) -> Definition | None:
-        if isinstance(call.func, ast.Attribute) and getattr(call.func.value, "id", "") == "self":
-            cls = file.enclosing_class(call)
-            if cls:
-                methods = cls.body
-            else:
-                methods = []
-            for method in methods:
-                if isinstance(method, ast.FunctionDef) and method.name == call.func.attr:
-                    return Definition(file, method)
-            return None
-        if isinstance(call.func, ast.Name | ast.Attribute):
-            return self.program.definition(call.func, file)
-        return None
 
     def _named(self, name: ast.Name, file: File) -> bool | None:
         bindings = file.bindings(name)
         assigned = [binding for binding in bindings if isinstance(binding, Assigned)]
-        found = [self._bound(each, file) for each in reaching(file, assigned, name)]
+        found = [self._at(of_assigned(each, file)) for each in reaching(file, assigned, name)]
         for binding in bindings:
             if isinstance(binding, Parameter):
                 found.append(self._passed(binding, name, file))
@@ -184,7 +161,7 @@ class Models(Wrapping):
             elif not isinstance(binding, Assigned):
                 found.append(False)  # an import, a function or a class
         answer = False if is_unbound(name, file) else either(found)
-        return self._wrapped_in_place(name, file, answer) if self._excludes else answer
+        return self._wrapped_in_place(name, file, answer)
 
     def _wrapped_in_place(self, name: ast.Name, file: File, answer: bool | None) -> bool | None:
         """The answer where a model is given to what wraps it, or parts of it: open behind that, and False before it."""
@@ -215,12 +192,11 @@ class Models(Wrapping):
             if getattr(target, "id", "") == name
         )
 
-    def _bound(self, assigned: Assigned, file: File) -> bool | None:
-        """Whether an assignment binds such a model: one of the values that a function returns, where it takes them apart."""
-        value = element(assigned)
-        if value is None and isinstance(assigned.value, ast.Call):
-            return self._made_by(assigned.value, file, assigned.path)
-        return self.sharded(value or assigned.value, file)
+    def _at(self, origin: Origin) -> bool | None:
+        """Whether such a model is where a step back leads: also among the values that a function returns."""
+        if origin.path and isinstance(origin.value, ast.Call):
+            return self._made_by(origin.value, origin.file, origin.path)
+        return self.sharded(origin.value, origin.file)
 
     def _passed(self, parameter: Parameter, name: ast.Name, file: File) -> bool | None:
         """Whether a call somewhere passes such a model for a parameter, or its annotation names the class."""
@@ -231,14 +207,9 @@ class Models(Wrapping):
             for node in ast.walk(annotation)
         ):
             return True
-        function = parameter.function
         if parameter.argument.arg == "self":
-            if self._excludes:
-                return self._own(name, file)
-            return None
-        return either(
-            self.sharded(value, other) for other, value in self.arguments(function, parameter, file)
-        )
+            return self._own(name, file)
+        return either(self._at(origin) for origin in self.origins.given(parameter, file))
 
     def _own(self, name: ast.Name, file: File) -> bool | None:
         """Whether `self` is sharded: not where it is made, nor while it runs, when its parameters are whole."""
@@ -255,54 +226,14 @@ class Models(Wrapping):
             if isinstance(call.func, ast.Attribute)
         )
 
-    def _given(
-        self, function: FunctionNode, parameter: Parameter, file: File
-    ) -> tuple[tuple[File, ast.expr], ...]:
-        """What the calls of a function by its name, or by that of `f = lambda p: ...`, give for a parameter."""
-        found = []
-        targets = getattr(file.parents[function], "targets", [None])
-        if isinstance(function, ast.Lambda):
-            name = last_name(targets[0])
-        else:
-            name = function.name
-        of_class = is_method(function)
-        if name == "__init__" and (cls := file.enclosing_class(function)):
-            name = cls.name
-        for other, call in self.program.calls(name) if name else ():
-            if of_class:
-                called = None
-            else:
-                called = self.called(call, other)
-            if called is not None and called.node is not function:
-                continue
-            value = given(call, function, parameter.argument.arg)
-            if value is not None:
-                found.append((other, value))
-        return tuple(found)
-
     def _kept(self, attribute: ast.Attribute, file: File) -> bool | None:
         """Whether such a model was assigned to an attribute of that name: of `self` in its class, else anywhere in the file."""
         cls = file.enclosing_class(attribute)
         own = getattr(attribute.value, "id", "") == "self"
-        found: list[bool | None] = []
-        for store in file.attributes.get(attribute.attr, ()):
-            path: tuple[int, ...] = ()
-            statement = around = file.parents.get(store)
-            if isinstance(around, ast.Tuple):  # `self.model, self.optimizer = build()`
-                statement = file.parents[around]
-                path = (around.elts.index(store),)
-            if not isinstance(store.ctx, ast.Store) or not isinstance(
-                statement, ast.Assign | ast.AnnAssign
-            ):
-                continue
-            if own and file.enclosing_class(store) is not cls:
-                continue
-            if statement.value is None or not reaches(file, store, attribute):
-                continue
-            found.append(self._bound(Assigned(store, statement.value, path), file))
-        answer = either(found)
-        if answer or not self._excludes:
-            return answer
+        assigned = [*stored(file, attribute.attr, cls if own else None)]
+        answer = either(
+            self._at(of_assigned(each, file)) for each in reaching(file, assigned, attribute)
+        )
         if answer or own:
             is_part = cls is not None and is_module(self.program, Definition(file, cls))
             if answer is False and is_part:

@@ -6,15 +6,14 @@ Followed back from where they are used, as models are: through loops, comprehens
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from fsdp_migrate.facts.answers import Answers
 from fsdp_migrate.facts.file import File, given, last_name, root_of
 from fsdp_migrate.facts.models import Models, either, is_unbound
+from fsdp_migrate.facts.origins import Origin, of_assigned, returned, stored
 from fsdp_migrate.facts.program import Definition
-from fsdp_migrate.facts.scopes import Assigned, Opaque, Parameter
-from fsdp_migrate.facts.values import reaching
+from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.facts.wrapped import wrapped_of
 
 # Where in each item of an iteration the parameter is: (1,) in `for name, p in model.named_parameters()`; `EACH` item of it.
@@ -38,30 +37,20 @@ class Taken:
 
     def __init__(self, models: Models, *, proven: bool = False) -> None:
         self.models = models
+        self.origins = models.origins
         # Whether a model counts only where the program shows that it is sharded.
         self.proven = proven
         self._answers = Answers[bool | None](False)
-        # Whether it is also looked for what shows that an expression is something else, as facts/models.py does.
-        self._excludes = True
         # The call whose result is asked for, and where: its function's parameters are what it gives.
         self._call: tuple[ast.Call, Definition, File] | None = None
 
     def is_parameter(self, expression: ast.expr, file: File) -> bool:
         """Whether an expression can be a sharded parameter, its `data`, its gradient, or a copy of one."""
-        return self.models.shards(file) and self._ask(False, self.one, expression, file) is True
-
-    def _ask(self, excludes: bool, ask: Callable[..., bool | None], *given: Any) -> bool | None:
-        around = self._excludes
-        self._excludes = excludes
-        try:
-            return ask(*given)
-        finally:
-            self._excludes = around
+        return self.models.shards(file) and self.one(expression, file) is True
 
     def are_parameters(self, iterable: ast.expr, file: File, path: Path = ()) -> bool:
         """Whether the items of an iterable can be sharded parameters, or hold one at a path."""
-        are = self.models.shards(file) and self._ask(False, self.several, iterable, file, path)
-        return are is True
+        return self.models.shards(file) and self.several(iterable, file, path) is True
 
     def one(self, expression: ast.expr, file: File) -> bool | None:
         """The same of one expression, which may be shown to be something else."""
@@ -72,7 +61,7 @@ class Taken:
         return self._once(iterable, path, file)
 
     def _once(self, expression: ast.expr, path: Path | None, file: File) -> bool | None:
-        key = expression, path, self._call and self._call[0], self._excludes
+        key = expression, path, self._call and self._call[0]
         if path is not None and len(path) > _DEEP:
             return None
         if path is None:
@@ -85,23 +74,20 @@ class Taken:
         if isinstance(expression, ast.Attribute):
             if expression.attr in PARTS:
                 is_data = expression.attr == "data"  # which others have as well
-                excludes = self._excludes or not is_data
-                owner = self._ask(excludes, self.one, expression.value, file)
+                owner = self.one(expression.value, file)
                 return owner if owner is not None or is_data else True
             # `model.logit_scale`; of a layer, `model.head.weight`
             of_layer = expression.attr in ("weight", "bias")
             owners = ast.walk(expression.value) if of_layer else (expression.value,)
             held = any(self.models.can_hold(e, file) for e in owners if isinstance(e, ast.expr))
-            if held or not self._excludes:
-                return held
+            if held:
+                return True
             root = root_of(expression)
             return self.models.sharded(root or expression, file) and None
         if isinstance(expression, ast.Call):
             function = expression.func
             if isinstance(function, ast.Attribute) and function.attr in _COPIES:
                 return self.one(function.value, file)
-            if not self._excludes:
-                return None
             made = self.models.program.dotted(function, file)
             return False if any(path.startswith("torch.") for path in made) else None
         if isinstance(expression, ast.Subscript):
@@ -125,7 +111,7 @@ class Taken:
                     return either(self.several(each, file) for each in call.args[1:])
         if is_unbound(name, file):
             return False
-        return either(self.one(value, other) for value, other in self.values(name, file))
+        return either(self.one(each.value, each.file) for each in self._values(name, file))
 
     def _are_several(self, iterable: ast.expr, path: Path, file: File) -> bool | None:
         if isinstance(iterable, ast.Call):
@@ -145,20 +131,16 @@ class Taken:
         if isinstance(iterable, ast.Attribute):
             if iterable.attr == "_parameters" and not path:
                 return self._are_of(iterable.value, file)
-            stored = [self.several(value, file, path) for value in self._stored(iterable, file)]
-            return either((*stored, *self._put_into(iterable, path, file)))
+            kept = [self.several(value, file, path) for value in self._kept(iterable, file)]
+            return either((*kept, *self._put_into(iterable, path, file)))
         if isinstance(iterable, ast.Name):
             loop = loop_of(file, iterable)
             if loop is not None:
                 at = _path(loop[0], iterable.id) or ()
                 return self.several(loop[1], file, (*at, EACH, *path))
-            values, appended = self.values(iterable, file), self._appended(iterable, file)
-            return either(
-                (
-                    *(self.several(value, other, path) for value, other in values),
-                    *(self._element(value, path, file) for value in appended),
-                )
-            )
+            found = [self.several(e.value, e.file, path) for e in self._values(iterable, file)]
+            found += [self._element(value, path, file) for value in self._appended(iterable, file)]
+            return either(found)
         return None
 
     def _from_call(self, call: ast.Call, path: Path, file: File) -> bool | None:
@@ -193,16 +175,14 @@ class Taken:
             return None
         around = self._call
         self._call = (call, made, file)
-        given: list[ast.Return | ast.Yield] = [*made.file.of(ast.Return), *made.file.of(ast.Yield)]
-        answer = either(
-            self.several(each.value, made.file, path)
-            if isinstance(each, ast.Return)
-            else self._element(each.value, path, made.file)
-            for each in given
-            if made.file.function(each) is made.node and each.value is not None
-        )
+        found = [self.several(each.value, each.file, path) for each in returned(made)]
+        found += [
+            self._element(item.value, path, made.file)
+            for item in made.file.of(ast.Yield)
+            if item.value is not None and made.file.function(item) is made.node
+        ]
         self._call = around
-        return answer
+        return either(found)
 
     def _element(self, element: ast.expr, path: Path, file: File) -> bool | None:
         for place, index in enumerate(path):
@@ -251,60 +231,46 @@ class Taken:
             owner = owner.value
         if not (isinstance(owner, ast.Attribute) and owner.attr == "param_groups"):
             return None
-        return self._ask(True, self.optimized, owner.value, file) is not False
+        return self.optimized(owner.value, file) is not False
 
     def optimized(self, optimizer: ast.expr, file: File) -> bool | None:
         """The same of what an optimizer was made with: where it is made, or in a function or class that it is given to."""
-        question = optimizer, "optimizer", self._call and self._call[0], self._excludes
+        question = optimizer, "optimizer", self._call and self._call[0]
         return self._answers.of(question, lambda: self._is_optimized(optimizer, file))
 
     def _is_optimized(self, optimizer: ast.expr, file: File) -> bool | None:
-        if isinstance(optimizer, ast.Name):
-            values = [*self.values(optimizer, file)]
-        elif isinstance(optimizer, ast.Attribute):
-            values = [(value, file) for value in self._stored(optimizer, file)]
-        elif isinstance(optimizer, ast.Call):
-            return self._is_made_for(optimizer, file)
-        else:
-            return None
-        return either(self.optimized(value, of) for value, of in values if value is not optimizer)
+        match optimizer:
+            case ast.Name():
+                made = self._values(optimizer, file)
+                return either(self.optimized(each.value, each.file) for each in made)
+            case ast.Attribute():
+                return either(self.optimized(each, file) for each in self._kept(optimizer, file))
+            case ast.Call():
+                return self._is_made_for(optimizer, file)
+        return None
 
     def _is_made_for(self, call: ast.Call, file: File) -> bool | None:
         """Whether a call makes an optimizer of such parameters, or a function of the program does that it calls."""
         made = self.models.program.definition(call.func, file)
         if made is not None and not isinstance(made.node, ast.ClassDef):
-            returned = [each for each in made.file.of(ast.Return) if each.value is not None]
-            return either(
-                self.optimized(each.value, made.file)
-                for each in returned
-                if each.value is not None and made.file.function(each) is made.node
-            )
+            return either(self.optimized(each.value, each.file) for each in returned(made))
         named = [each.value for each in call.keywords if each.arg == "params"]
         given = [*call.args[:1], *named]
         if given:
             return self.several(given[0], file)
         return None
 
-    def values(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
-        """What a name can be bound to: by assignments, and by the calls of the function that it is a parameter of."""
-        bindings = file.bindings(name)
-        assigned = [b for b in bindings if isinstance(b, Assigned) and not b.path]
-        for binding in reaching(file, assigned, name):
-            yield binding.value, file
-        for parameter in bindings:
-            if isinstance(parameter, Parameter):
-                yield from self._passed(parameter, file)
-
-    def _passed(self, parameter: Parameter, file: File) -> Iterator[tuple[ast.expr, File]]:
-        """What a parameter of a function is given, by the call whose result is asked for, or by all."""
-        function = parameter.function
-        if self._call is not None and self._call[1].node is function:
-            passed = given(self._call[0], function, parameter.argument.arg)
-            if passed is not None:
-                yield passed, self._call[2]
-            return
-        for other, value in self.models.arguments(function, parameter, file):
-            yield value, other
+    def _values(self, name: ast.Name, file: File) -> Iterator[Origin]:
+        """What a name can be bound to; a parameter of the function whose result is asked for, to what this call gives."""
+        if self._call is not None:
+            call, made, other = self._call
+            for binding in file.bindings(name):
+                if isinstance(binding, Parameter) and binding.function is made.node:
+                    passed = given(call, binding.function, binding.argument.arg)
+                    if passed is not None:
+                        yield Origin(passed, other)
+                    return
+        yield from (each for each in self.origins.of_name(name, file) if not each.path)
 
     @staticmethod
     def _is_own(attribute: ast.Attribute) -> bool:
@@ -320,31 +286,18 @@ class Taken:
                 if call.args and file.variable(owner) == own:
                     yield call.args[0]
 
-    def _stored(self, attribute: ast.Attribute, file: File) -> Iterator[ast.expr]:
+    def _kept(self, attribute: ast.Attribute, file: File) -> Iterator[ast.expr]:
         """What the class around sets an attribute of `self` to, or returns as a property."""
         cls = file.enclosing_class(attribute)
         if cls is None or not self._is_own(attribute):
             return
-        for store in file.attributes.get(attribute.attr, ()):
-            statement = file.parents[store]
-            if file.enclosing_class(store) is not cls:
-                continue
-            if isinstance(statement, ast.Assign):
-                yield statement.value
-            elif isinstance(statement, ast.Tuple) and isinstance(store.ctx, ast.Store):
-                yield from _beside(file, statement, store)
-        for returned in file.of(ast.Return):
-            if returned.value is not None and file.function(returned) in cls.body:
-                if getattr(file.function(returned), "name", "") == attribute.attr:
-                    yield returned.value
-
-
-def _beside(file: File, targets: ast.Tuple, store: ast.expr) -> Iterator[ast.expr]:
-    """`b` for the first target of `self.a, self.c = b, d`."""
-    statement = file.parents[targets]
-    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple):
-        if len(statement.value.elts) == len(targets.elts):
-            yield statement.value.elts[targets.elts.index(store)]
+        for each in stored(file, attribute.attr, cls):
+            origin = of_assigned(each, file)
+            if not origin.path:
+                yield origin.value
+        for method in cls.body:
+            if isinstance(method, ast.FunctionDef) and method.name == attribute.attr:
+                yield from (each.value for each in returned(Definition(file, method)))
 
 
 def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:

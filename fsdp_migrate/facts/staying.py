@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.origins import value_of
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.facts.scopes import Assigned, Parameter
-from fsdp_migrate.facts.values import value_of
 
 # What a file says that has such a library.
 OF_OTHERS = rf"FSDP(?<=[A-Za-z]FSDP)|FullySharded(?<=[A-Za-z]FullySharded)|FSDP[A-Z]|{CLASS}[A-Z]"

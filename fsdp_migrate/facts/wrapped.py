@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from fsdp_migrate.facts.answers import Answers
 from fsdp_migrate.facts.file import File, given, last_name
 from fsdp_migrate.facts.models import Models
+from fsdp_migrate.facts.origins import Origin, reaches
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned, Parameter
-from fsdp_migrate.facts.values import reaches
 
 
 class Wrapped:
@@ -40,7 +40,7 @@ class Wrapped:
             _is_behind(file, call, expression)
             for module, call in self._wrappings(file)
             if self._is_the_same(module, call, expression, file)
-        ) or any(self.is_inside(value, other) for value, other in self._passed(expression, file))
+        ) or any(self.is_inside(each.value, each.file) for each in self._passed(expression, file))
 
     def _wrappings(self, file: File) -> Iterator[tuple[ast.expr, ast.Call]]:
         """What the calls of a file wrap, by a constructor or in a function of the program."""
@@ -53,7 +53,7 @@ class Wrapped:
 
     def _wrapped_by(self, call: ast.Call, file: File) -> Iterator[ast.expr]:
         """What a call gives to a function that wraps it and returns the wrapper."""
-        made = self.models.called(call, file)
+        made = self.models.origins.called(call, file)
         if made is None or isinstance(made.node, ast.ClassDef):
             return
         if self.models.sharded(call, file) is not True:
@@ -82,12 +82,11 @@ class Wrapped:
             for binding in file.bindings(expression)
         )
 
-    def _passed(self, expression: ast.expr, file: File) -> Iterator[tuple[ast.expr, File]]:
+    def _passed(self, expression: ast.expr, file: File) -> Iterator[Origin]:
         """What calls give for a parameter of a function."""
         for binding in file.bindings(expression):
             if isinstance(binding, Parameter) and binding.argument.arg != "self":
-                for other, value in self.models.arguments(binding.function, binding, file):
-                    yield value, other
+                yield from self.models.origins.given(binding, file)
 
 
 def wrapped_of(models: Models) -> Wrapped:
