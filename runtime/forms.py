@@ -26,11 +26,17 @@ def unwrap(model: nn.Module) -> Any:
     A model that is sharded in place, or not at all, is its own; an attribute ``module`` of its own is not looked at. What
     ``torch.compile`` makes of any of these asks it for its ``module``, and so does this function.
     """
-    compiled = model._modules.get("_orig_mod")
-    if compiled is not None and (_is_around(compiled) or is_sharded(compiled)):
-        model = compiled
+    model = uncompiled(model)
     while _is_around(model):
         model = model.module  # type: ignore[assignment]
+    return model
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The unit, or the model in another wrapper, of which ``torch.compile`` made ``model``; else ``model`` itself."""
+    compiled = model._modules.get("_orig_mod")
+    if compiled is not None and (_is_around(compiled) or is_sharded(compiled)):
+        return compiled
     return model
 
 

@@ -12,7 +12,7 @@ from . import optimizer_keys, optimizer_state, state_dict_types, torch_private
 from .api import TrainingState
 from .attributes import attributes_of
 from .clip import clip_grad_norm_
-from .forms import or_fsdp1s
+from .forms import or_fsdp1s, uncompiled
 from .gradients import no_sync
 from .refusals import UnsupportedInFSDP2
 from .running import Unit, assert_idle, check_is_root, training_state
@@ -20,14 +20,14 @@ from .summon import summon_full_params
 
 
 class Interface:
-    """FSDP1's methods, for units of both forms: ``self`` need not be an instance."""
+    """FSDP1's methods, for units of both forms: ``self`` need not be an instance, and may be a unit that is compiled."""
 
     # Programs set it to False where a unit was used by itself, as FSDP1's error tells them.
     _is_root = property(torch_private.is_root, torch_private.set_root)
 
     def check_is_root(self) -> bool:
         """Whether this is the outermost unit; settles that if no forward has."""
-        return check_is_root(self)
+        return check_is_root(uncompiled(self))  # type: ignore[arg-type]
 
     @property
     def training_state(self) -> TrainingState:
@@ -37,27 +37,28 @@ class Interface:
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulates gradients without reducing them, on all units below."""
-        if not check_is_root(self):
+        unit: Any = uncompiled(self)  # type: ignore[arg-type]
+        if not check_is_root(unit):
             raise RuntimeError(
                 "`no_sync()` on inner FSDP instances is not supported. Please call `no_sync()` on "
                 "root FSDP module."
             )
-        assert_idle(self)
-        with no_sync(self):  # type: ignore[arg-type]
+        assert_idle(unit)
+        with no_sync(unit):
             yield
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Scales gradients so that their norm over all ranks is at most ``max_norm``; returns the norm before."""
-        if not check_is_root(self):
+        unit: Any = uncompiled(self)  # type: ignore[arg-type]
+        if not check_is_root(unit):
             raise RuntimeError(
                 "`clip_grad_norm_()` should only be called on the root FSDP instance"
             )
-        assert_idle(self)
-        model: Any = self
-        norm = clip_grad_norm_(model, max_norm, norm_type)
-        if all(p.grad is None for p in model.parameters()):
+        assert_idle(unit)
+        norm = clip_grad_norm_(unit, max_norm, norm_type)
+        if all(p.grad is None for p in unit.parameters()):
             warnings.warn(
-                f"Called FSDP.clip_grad_norm_() on rank {attributes_of(self)['rank']} with no gradients "
+                f"Called FSDP.clip_grad_norm_() on rank {attributes_of(unit)['rank']} with no gradients "
                 f"-- returning the total norm in the default dtype {norm.dtype}",
                 stacklevel=2,
             )

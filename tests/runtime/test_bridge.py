@@ -72,6 +72,20 @@ def test_a_unit_that_was_a_root_may_be_part_of_another() -> None:
     )  # it frees as any other
 
 
+def test_methods_of_the_class_take_a_compiled_model_for_its_unit() -> None:
+    """Only the root casts inputs here: what `torch.compile` makes of it must not become the root in its place."""
+    inner = FSDP(nn.Linear(4, 4), mixed_precision=runtime.MixedPrecision(torch.bfloat16))
+    model = FSDP(nn.Sequential(inner), mixed_precision=runtime.MixedPrecision(torch.bfloat16))
+    compiled = torch.compile(model, backend="eager")
+    for use in (
+        lambda: FSDP.clip_grad_norm_(compiled, 1.0),
+        lambda: FSDP.no_sync(compiled).__enter__(),
+        lambda: FSDP.check_is_root(compiled),
+    ):
+        use()
+        assert compiled(torch.ones(2, 4)).dtype == torch.bfloat16
+
+
 def test_parameters_used_in_some_micro_batches_are_reduced_together() -> None:
     class Parts(nn.Module):
         def __init__(self) -> None:
