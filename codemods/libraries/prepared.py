@@ -18,7 +18,7 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses.classes import find as of_classes
 from fsdp_migrate.codemods.uses.classes import is_tested
-from fsdp_migrate.codemods.uses.methods import CLIP
+from fsdp_migrate.codemods.uses.clipping import RULE as CLIP
 from fsdp_migrate.codemods.uses.no_sync import RULE as NO_SYNC
 from fsdp_migrate.facts.file import File, last_name, root_of
 from fsdp_migrate.facts.names import CLASS

@@ -1,54 +1,32 @@
 """Methods and attributes of FSDP1's class: under `like_fsdp1` a model answers them, in torch's form functions replace them."""
 
 import ast
-import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.construction import classes_of_model, constructions
-from fsdp_migrate.codemods.constructor.rows import are_mixed
-from fsdp_migrate.codemods.context import Context, has_torch
-from fsdp_migrate.codemods.edit import layout
-from fsdp_migrate.codemods.edit.taken_away import without_comments_above
-from fsdp_migrate.codemods.edit.text import indentation, newline, step
+from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
-from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
-from fsdp_migrate.codemods.uses import no_sync
+from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.codemods.uses import clipping, no_sync
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
 from fsdp_migrate.codemods.uses.guards import is_sharded
 from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
 from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.source import is_test
 
-CLIP = Rule("FSDP301", "clip-method")
 APPLY = Rule("FSDP322", "apply")
 MODULE = Rule("FSDP009", "dot-module")
 
 _ANSWERED = {
-    "clip_grad_norm_": CLIP,
+    "clip_grad_norm_": clipping.RULE,
     "no_sync": no_sync.RULE,
     "apply": APPLY,
     "module": MODULE,
     "_fsdp_wrapped_module": MODULE,
 }
-_TORCH = "torch.nn.utils.clip_grad_norm_"
-# Comments that say why it was FSDP1's method.
-_ABOUT_CLIPPING = re.compile(
-    r"(?:fsdp|fullysharded).*clip_grad|clip_grad.*(?:fsdp|fullysharded)", re.I
-)
-_BY_TORCH = (
-    f"Replaced by `{_TORCH}`. "
-    "It computes the norm in the dtype of the gradients, where FSDP1 used float32."
-)
-_MIXED = (
-    f"Replaced by `{_TORCH}`, which raises if some parameters are ignored by FSDP2: clip those in a second call. With CPU "
-    'offloading it needs a CPU backend as well: `init_process_group("cpu:gloo,cuda:nccl")`.'
-)
-_EARLY = (
-    f"Replaced by `{_TORCH}`, which does not see gradients that are not reduced yet; FSDP1 clipped those as well. "
-    "Clip after the last backward pass of a step."
-)
 _ITSELF = "Replaced by the model itself: `fully_shard` does not wrap it."
 _OR_DDP = "Replaced by the model itself, or by the module inside `DistributedDataParallel`."
 _OWN = (
@@ -66,7 +44,6 @@ _APPLIED = (
 # What has methods of these names beside models: Accelerate's and Lightning's objects, and `nn.utils`.
 _NO_MODELS = ("self", "accelerator", "fabric", "utils")
 _DDP = ("DistributedDataParallel", "DDP", "ddp")
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 @codemod(words=("clip_grad_norm_", "no_sync", ".apply", "module"))
@@ -85,7 +62,7 @@ def find(context: Context) -> Iterator[Found]:
             elif name == "no_sync":
                 yield from no_sync.find(context, attribute)
             elif name == "clip_grad_norm_":
-                yield from _clip(context, attribute)
+                yield from clipping.find(context, attribute)
             elif name == "apply":
                 if not _is_gathered(context, attribute):
                     yield Found(rule, attribute, Action.MANUAL, _APPLIED)
@@ -107,6 +84,8 @@ def is_gathered(context: Context, attribute: ast.Attribute) -> bool:
 def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a method may be FSDP1's. In torch's form any `clip_grad_norm_` or `no_sync` is that no other name means. DDP has
     `no_sync`, too: a file that names nothing of FSDP1's may be about that."""
+    if context.fsdp1(attribute.value) == CLASS:
+        return context.form == "torch" and attribute.attr == "clip_grad_norm_"
     speaks = context.references or "like_fsdp1" in context.file.calls
     methods = ("clip_grad_norm_", "no_sync") if speaks else ("clip_grad_norm_",)
     if context.form != "torch" or attribute.attr not in methods:
@@ -134,98 +113,6 @@ def _is_gathered(context: Context, attribute: ast.Attribute) -> bool:
     given = (item.context_expr for n in around for item in n.items)
     calls = (each for each in given if isinstance(each, ast.Call))
     return any(last_name(call.func) == "summon_full_params" for call in calls)
-
-
-def _clip(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
-    """`model.clip_grad_norm_(...)` as torch's function."""
-    call = context.call_of(attribute)
-    if call is None:
-        message = f"An FSDP2 model has no `clip_grad_norm_`. Use `{_TORCH}(model.parameters(), max_norm)`."
-        yield Found(CLIP, attribute, Action.MANUAL, message, severity=Severity.RAISES)
-        return
-    action, message = Action.REWRITE, _BY_TORCH
-    severity = None
-    if _follows_each_backward(context, call):
-        action, message = Action.MANUAL, _EARLY
-    elif context.program.once(are_mixed):
-        action, message = Action.MANUAL, _MIXED
-        severity = Severity.RAISES
-    is_used = _is_used_as_tensor(context, call)
-    imports = () if has_torch(context, call) else (Import("torch", ""),)
-    yield Found(
-        CLIP,
-        attribute,
-        action,
-        message,
-        edits=lambda: [
-            *without_comments_above(context.file, context.file.statement(call), _ABOUT_CLIPPING),
-            *_clip_edits(context, attribute, call, is_used),
-        ],
-        imports=imports,
-        severity=severity,
-    )
-
-
-def _clip_edits(
-    context: Context, attribute: ast.Attribute, call: ast.Call, is_used: bool
-) -> list[Edit]:
-    file = context.file
-    tail = ".full_tensor()" * is_used
-    start, end = file.span(attribute)
-    behind = file.span(call)[1]
-    bracket = file.text.index("(", end) + 1
-    begins = f"{_TORCH}({context.source(attribute.value)}.parameters()"
-    edits = [Edit(start, bracket, begins + (", " if call.args or call.keywords else ""))]
-    if is_used:
-        edits.append(Edit(behind, behind, tail))
-    line = call.lineno
-    first = file.line_starts[call.lineno - 1]
-    end_of_line = file.lines(call)[1]
-    added = sum(len(edit.text) - (edit.end - edit.start) for edit in edits)
-    length = len(file.text[first:end_of_line].rstrip())
-    if call.end_lineno == line and length <= context.line_length < length + added:
-        inside = [context.source(each) for each in (*call.args, *call.keywords)]
-        indent = len(indentation(file, file.statement(call)))
-        code = layout.call(
-            _TORCH,
-            [f"{context.source(attribute.value)}.parameters()", *inside],
-            room=0,
-            line=context.line_length - indent,
-            step=step(file),
-        )
-        code = code.replace("\n", newline(file) + " " * indent) + tail
-        return [Edit(start, behind, code)]
-    return edits
-
-
-def _is_used_as_tensor(context: Context, call: ast.Call) -> bool:
-    """Whether the norm is used for more than its number, which a DTensor of a finite norm gives by `item()`."""
-    norm = [*call.args[1:2], *(k.value for k in call.keywords if k.arg == "norm_type")]
-    is_finite = all(isinstance(n, ast.Constant) and isinstance(n.value, int | float) for n in norm)
-    parent = context.file.parents[call]
-    if isinstance(parent, ast.Expr):
-        return False
-    if not is_finite:
-        return True
-    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
-        reads = context.file.reads(parent.targets[0])
-        return not all(_is_item(context, read) for read in reads)
-    return not _is_item(context, call)
-
-
-def _is_item(context: Context, value: ast.expr) -> bool:
-    return getattr(context.file.parents[value], "attr", "") == "item"
-
-
-def _follows_each_backward(context: Context, call: ast.Call) -> bool:
-    """Whether a loop clips without a condition where it uses `no_sync`, so that some gradients are not reduced yet."""
-
-    def innermost(node: ast.AST, *kinds: type[ast.AST]) -> ast.AST | None:
-        return next((n for n in context.file.ancestors(node) if isinstance(n, kinds)), None)
-
-    loop = innermost(call, ast.If, *_LOOPS)
-    uses = context.file.attributes.get("no_sync", ())
-    return isinstance(loop, _LOOPS) and any(innermost(use, *_LOOPS) is loop for use in uses)
 
 
 def _inner(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
