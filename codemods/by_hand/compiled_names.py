@@ -12,7 +12,7 @@ from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP337", "compiled-names")
 
-_FUNCTIONS = {"get_model_state_dict", "set_model_state_dict"}
+_FUNCTIONS = {f"{do}_{of}_state_dict" for do in ("get", "set") for of in ("model", "optimizer")}
 _SHORTER = (
     "The program compiles the model with `torch.compile`, which adds `_orig_mod.` to the names in FSDP1's state dicts; "
     "`{}` does not. Old checkpoints and new ones have other names: remove `_orig_mod.` from the names of old ones."
@@ -21,7 +21,7 @@ _SHORTER = (
 
 @codemod(words=("state_dict",))
 def find(context: Context) -> Iterator[Found]:
-    """What becomes one of torch's functions for the state dict of a model, in a program that compiles a model."""
+    """What becomes one of torch's functions for state dicts, in a program that compiles a model."""
     if not context.plain or context.ask is None or not context.program.has(r"torch\.compile\("):
         return
     paths = context.program.reach.of(context.file.path)

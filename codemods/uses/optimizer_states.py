@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.uses.loads import behind, is_load
-from fsdp_migrate.codemods.uses.options import MODULE, Setting
+from fsdp_migrate.codemods.uses.options import MODULE, Setting, values
 from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.file import root_of
@@ -26,6 +26,10 @@ _LOADING = {
     "flatten_sharded_optim_state_dict": ("sharded_optim_state_dict", "model", "optim"),
 }
 _STATES = ("optim_state_dict", "full_optim_state_dict", "sharded_optim_state_dict")
+_NO_STATES = (
+    " It raises for this optimizer: SGD without momentum keeps no states, and torch loads whole ones by the device of those "
+    "that are there. Remove the load and set the learning rates yourself, or give the optimizer a momentum."
+)
 _BY_HAND = {
     "rekey_optim_state_dict": "FSDP2 has no such function: states always use parameter names as keys. Remove this call."
 }
@@ -103,7 +107,18 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
         return None
     parts = {"_model": model, "_optimizer": optimizer, "_state": state}
     message = f"Replaced by `{SET}`, which also loads the states into the optimizer."
-    use = Use(call, SET, ("_model", "_optimizer", "_state"), parts, message, setting.to_set())
+    has_none = setting.full != "False" and _has_no_states(context, optimizer)
+    if has_none:
+        message += _NO_STATES
+    use = Use(
+        call,
+        SET,
+        ("_model", "_optimizer", "_state"),
+        parts,
+        message,
+        setting.to_set(),
+        needs_user=has_none,
+    )
     statement = context.file.statement(call)
     match statement:
         case ast.Expr(ast.Call() as load) if is_load(statement, optimizer, call):
@@ -122,6 +137,20 @@ def _is_read_as_shards(context: Context, state: ast.expr) -> bool:
         bindings = []
     values = (each.value for each in bindings if isinstance(each, Assigned))
     return any("load_sharded_optimizer_state_dict" in ast.unparse(value) for value in values)
+
+
+def _has_no_states(context: Context, optimizer: ast.expr) -> bool:
+    """Whether an optimizer is SGD without momentum, as far as the file shows what it is."""
+    return all(_is_plain_sgd(context, each) for each in values(context.file, optimizer))
+
+
+def _is_plain_sgd(context: Context, made: ast.expr) -> bool:
+    if not isinstance(made, ast.Call) or any(each.arg is None for each in made.keywords):
+        return False
+    if "torch.optim.SGD" not in context.dotted(made.func):
+        return False
+    momentum = keyword(made, "momentum", 2)
+    return momentum is None or (isinstance(momentum, ast.Constant) and not momentum.value)
 
 
 def _given(call: ast.Call, function: str, parameter: str) -> ast.expr | None:
