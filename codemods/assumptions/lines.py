@@ -9,13 +9,12 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_migrate.codemods.assumptions.table import INTERFACE, METHODS, STATE_DICTS
+from fsdp_migrate.codemods.assumptions.table import INTERFACE, METHODS, SETTING, STATE_DICTS
 from fsdp_migrate.codemods.by_hand.measured import is_torchs
 from fsdp_migrate.codemods.by_hand.module_names import is_any_module, subject_of
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, constructions
 from fsdp_migrate.codemods.constructor.from_units import is_block
-from fsdp_migrate.codemods.constructor.rows import SETTING
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found

@@ -7,6 +7,12 @@ from typing import NamedTuple
 
 from fsdp_migrate.findings import Severity
 
+# What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`.
+SETTING = (
+    r"\bsetattr\((?:p|w|param\w*),"
+    r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = "
+)
+
 
 class Assumption(NamedTuple):
     """One thing that must hold for a program to train as before without `like_fsdp1`.

@@ -134,6 +134,23 @@ class Construction:
         return self.text(value) if constant is ... else str(bool(constant))
 
     @property
+    def has_older_optimizer(self) -> bool:
+        """Whether the function that shards a model makes one of torch's optimizers above, of what is no sharded model there."""
+        context = self.context
+        file = context.file
+        for name in ("parameters", "named_parameters"):
+            for read in file.attributes.get(name, ()):
+                is_above = read.lineno < self.call.lineno
+                is_beside = file.function(read) is file.function(self.call)
+                if not is_above or not is_beside or context.can_be_model(read.value):
+                    continue
+                calls = (each for each in file.ancestors(read) if isinstance(each, ast.Call))
+                paths = (path for call in calls for path in context.dotted(call.func))
+                if any(path.startswith("torch.optim.") for path in paths):
+                    return True
+        return False
+
+    @property
     def is_written_out(self) -> bool:
         """Whether the file shows the name of every argument: no star gives any, and no dictionary whose keys are not known."""
         starred = any(isinstance(value, ast.Starred) for value in self.call.args)

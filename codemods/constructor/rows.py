@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from fsdp_migrate.codemods.assumptions.table import SETTING
 from fsdp_migrate.codemods.constructor import buffers, devices, precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, chosen
@@ -35,12 +36,6 @@ FORWARD_PREFETCH = Rule("FSDP204", "forward-prefetch")
 LIMIT = Rule("FSDP205", "limit-all-gathers")
 USE_ORIG_PARAMS = Rule("FSDP206", "use-orig-params")
 IGNORED = Rule("FSDP212", "ignored-modules")
-
-# What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`.
-SETTING = (
-    r"\bsetattr\((?:p|w|param\w*),"
-    r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = "
-)
 
 
 @dataclass(frozen=True)
@@ -90,7 +85,7 @@ def _all_written(construction: Construction, code: Code) -> Code:
         devices.empty(construction, code)
     if code.cast or code.device:
         buffers.write(construction, code)
-    _leave_attributes(construction, code)
+    _leave_behind(construction, code)
     return code
 
 
@@ -154,18 +149,21 @@ def _speaking(program: Program, form: str) -> Iterator[Construction]:
                 continue
 
 
-def _leave_attributes(construction: Construction, code: Code) -> None:
+def _leave_behind(construction: Construction, code: Code) -> None:
     """Lets `like_fsdp1` leave behind what FSDP1's flat parameters lacked; `units` reads `use_orig_params` itself."""
     context, kept = construction.context, construction.keeps_attributes
     if not construction.like_fsdp1 or kept == "True":
         return
     paths = context.program.reach.of(context.file.path)
+    said = []
     if not context.program.tree.having(SETTING.encode()).isdisjoint(paths):
         code.like_fsdp1.append(f"parameter_attributes={kept}")
-        if "use_orig_params" in code.said:
-            code.said["use_orig_params"] += (
-                " Attributes set on parameters are kept only if FSDP1 kept them."
-            )
+        said.append("Attributes set on parameters are kept only if FSDP1 kept them.")
+    if construction.has_older_optimizer:
+        code.like_fsdp1.append(f"older_optimizers={kept}")
+        said.append("An optimizer from before trains the model only if it did under FSDP1.")
+    if "use_orig_params" in code.said:
+        code.said["use_orig_params"] = " ".join((code.said["use_orig_params"], *said))
 
 
 def _no_effect(construction: Construction, value: ast.expr, code: Code) -> str:
