@@ -5,19 +5,14 @@ device as it is: that is filled afterwards.
 """
 
 import ast
-import re
 
 from fsdp_migrate.codemods.constructor import empties
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, grouped
-from fsdp_migrate.codemods.constructor.construction import (
-    ON_CPU,
-    AtRunTime,
-    Construction,
-    constructions,
-)
+from fsdp_migrate.codemods.constructor.construction import ON_CPU, AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_on_meta, is_real
 from fsdp_migrate.codemods.constructor.once import inlined
+from fsdp_migrate.codemods.constructor.parts import has_sharded_parts
 from fsdp_migrate.codemods.constructor.placed import is_on_device
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Binding, Imported
@@ -143,7 +138,7 @@ def sync(construction: Construction, value: ast.expr, code: Code) -> str:
     of_group = "" if group is None else f", group={_group_name(construction, group, code)}"
     source = "src=0" if group is None else "group_src=0"
     lines = [f"for {tensor} in [*{code.model}.parameters(), *{code.model}.buffers()]:"]
-    if _has_sharded_parts(construction):
+    if has_sharded_parts(construction):
         code.imports.append(Import("torch.distributed.tensor", "DTensor"))
         lines += [f"    if isinstance({tensor}, DTensor):  # sharded already", "        continue"]
     if device:
@@ -160,24 +155,6 @@ def sync(construction: Construction, value: ast.expr, code: Code) -> str:
         lines.insert(0, "# Every rank begins with rank 0's values")
     code.before += lines
     return "Replaced by a loop that broadcasts each tensor from rank 0 before sharding."
-
-
-def _has_sharded_parts(construction: Construction) -> bool:
-    """Return whether the file shards a part of the model by a constructor of its own: `model.blocks[i] = FSDP(block)`."""
-    context, module = construction.context, construction.module
-    if module is None:
-        return False
-    path = re.compile(rf"{re.escape(context.source(module))}[.\[]")
-    for other in constructions(context):
-        if other.call is construction.call or other.module is None:
-            continue
-        names = [context.source(other.module)]
-        statement = context.file.statement(other.call)
-        if isinstance(statement, ast.Assign):
-            names += [context.source(target) for target in statement.targets]
-        if any(path.match(name) for name in names):
-            return True
-    return False
 
 
 def _group_name(construction: Construction, group: ast.expr, code: Code) -> str:

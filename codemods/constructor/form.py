@@ -345,7 +345,7 @@ def _parameter(construction: Construction) -> str:
     """The parameter of a function that shards, of a name that no argument reads."""
     values = (each.value for each in construction.arguments if each.name != "module")
     read = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
-    return next(name for name in ("model", "module", "root", "network") if name not in read)
+    return next(name for name in ("model", "root", "network") if name not in read)
 
 
 def _wrap(construction: Construction) -> Form:

@@ -25,6 +25,10 @@ RUNTIME_POLICY = Rule("FSDP152", "runtime-policy")
 
 # fully_shard refuses containers without a forward; FSDP1 wrapped them, to no effect.
 _CONTAINERS = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+_ALSO_CONTAINERS = (
+    "FSDP1 also wrapped each `ModuleList` and `ModuleDict`, to no effect. `fully_shard` does not take them, so there are fewer "
+    "units to count."
+)
 _WRAP = "torch.distributed.fsdp.wrap"
 _DTENSOR = "torch.distributed.tensor"
 
@@ -49,12 +53,14 @@ class Units:
         each: the modules themselves, as source.
         classes: whether only named classes of the program's own are asked for: then the model itself is none of them.
         counts: whether the condition reads `numel`, the parameters that no unit below has.
+        remark: what the finding says of them besides.
     """
 
     condition: str = ""
     each: str = ""
     classes: bool = False
     counts: bool = False
+    remark: str = ""
 
 
 # What FSDP1's flat parameters needed: each is trained as a whole, or frozen as a whole.
@@ -114,7 +120,8 @@ def _loop(construction: Construction, value: ast.expr, code: Code) -> str:
         code.loop.append(f"    if {condition}:")
     if units.classes:
         return "Replaced by a loop that shards every module of these classes, children first."
-    return "Replaced by a loop that shards every module selected by the policy, children first."
+    message = "Replaced by a loop that shards every module selected by the policy, children first."
+    return f"{message} {units.remark}".rstrip()
 
 
 def _units(construction: Construction, value: ast.expr, code: Code) -> Units | None:
@@ -178,7 +185,8 @@ def _bare(construction: Construction, name: str, code: Code) -> Units | None:
 
 def _always(construction: Construction, code: Code) -> Units:
     _use_nn(construction, code)
-    return Units(f"not isinstance({code.unit}, (nn.ModuleList, nn.ModuleDict))")
+    condition = f"not isinstance({code.unit}, (nn.ModuleList, nn.ModuleDict))"
+    return Units(condition, remark=_ALSO_CONTAINERS)
 
 
 def _use_nn(construction: Construction, code: Code) -> None:
