@@ -36,7 +36,7 @@ _ACCELERATE = Search(
 )
 # More than a word of a docstring: it is beside what joins words in code, in a comment, or a name; `import *` binds any name.
 _CODE = re.compile(
-    rb"[\w.\"'=-]fsdp|fsdp(?:[\w\"'()\]]|\.\w|[ \t]*=)|(?:#|\bimport\b|\bas\b|\r).*fsdp"
+    rb"[\w.\"'=-]fsdp|fsdp(?:[\w\"'()\]]|\.\w|[ \t]*=)|(?:#|\bimport\b|\bas\b|\bfrom[ \t]+torch\b|\r).*fsdp"
     rb"|^[ \t]*(?:[\w, ]+,[ \t]*)?fsdp[ \t]*(?:,|:|\s*$)|[{,][ \t]*fsdp:|[([=][ \t]*fsdp\b"
 )
 _PROGRAMS = (".py", ".ipynb")

@@ -8,7 +8,6 @@ from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name, words_in
-from fsdp_migrate.facts.models import Models
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
@@ -124,7 +123,7 @@ def _reason(context: Context, call: ast.Call | None) -> str:
         return "it raises if some parameters are ignored by FSDP2 and others are DTensors"
     if any(_HALF.search(text) for text in texts if any(word in text for word in _HALF_WORDS)):
         return "it refuses gradients in float16"
-    if any(_optimizes_others(context.models, file) for file in context.program.files):
+    if any(_optimizes_others(context, file) for file in context.program.files):
         return "it raises if the optimizer also holds parameters that are not sharded"
     spelled = has_torch(context, call)
     if not spelled and not context.means("GradScaler", call, "torch.amp.GradScaler"):
@@ -132,11 +131,15 @@ def _reason(context: Context, call: ast.Call | None) -> str:
     return ""
 
 
-def _optimizes_others(models: Models, file: File) -> bool:
+def _optimizes_others(context: Context, file: File) -> bool:
     """Whether a file gives an optimizer the parameters of a module that may be no sharded model."""
+    models = context.models
+    # Sharded in place, whatever name the program has for the result.
+    sharded = {ast.unparse(call.args[0]) for call in models.constructors(file) if call.args}
     return any(
         isinstance(around, ast.Call) and _OPTIMIZER.search(last_name(around.func))
         for attribute in file.attributes.get("parameters", ())
         if not models.can_hold(attribute.value, file)
+        if ast.unparse(attribute.value) not in sharded
         for around in file.ancestors(attribute)
     )
