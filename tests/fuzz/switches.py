@@ -50,7 +50,8 @@ def _with_switches(source: str, on: Collection[str]) -> str:
     text = re.sub(r", parameter_attributes=\w+", "", text)  # named where it is to be on
     off = "".join(f", {name}=False" for name in SWITCHES if name not in on)
     after, count = re.subn(r"with like_fsdp1\(([^,()]+)", rf"with like_fsdp1(\1{off}", text)
-    assert count or _AS_VALUE.search(text), text
+    is_sharded = re.search(r"\bfully_shard\b", text)  # else its constructor is by hand
+    assert count or not is_sharded or _AS_VALUE.search(text), text
     return after.replace('"cuda"', '"cpu"')
 
 
@@ -60,3 +61,9 @@ def report_of(source: str, form: str) -> Any:
     report = analyse_source(given, Options(form))
     assert not report.errors, report.errors
     return report
+
+
+def migrated(source: str, form: str) -> str:
+    """A program after its migration."""
+    after: str = report_of(source, form).changes[0].after.decode()
+    return after.replace('"cuda"', '"cpu"')

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from fsdp_migrate.settings import Options
 
+from .announced import by_hand, refused
 from .checks import FORMS, FSDP, POLICY, run, wrong
 from .grammar import program
-from .switches import named
+from .switches import migrated, named
 
 
 # A seed is not made smaller. The same programs in each run: `make fuzz` has others.
@@ -133,3 +134,36 @@ def test_switches_are_read_from_the_findings() -> None:
         "zero_gradients": "at the constructor",
         "interface": "at its line",
     }.items() <= found.items()
+
+
+def test_what_raises_is_announced_by_a_finding_at_its_line() -> None:
+    """A finding elsewhere that needs the user says nothing of it, but for a constructor that keeps FSDP1's model."""
+    source = f"import torch\n{_PLAIN}model.clip_grad_norm_(1.0, float('inf'))\nprint(model)\n"
+    after = migrated(source, "torch").splitlines()
+    at = {line.partition("(")[0]: number for number, line in enumerate(after, 1)}
+    clip, show = (
+        f'File "<program>", line {at[n]}' for n in ("torch.nn.utils.clip_grad_norm_", "print")
+    )
+    assert by_hand(source, "torch", [clip]) == ["FSDP301"]
+    assert by_hand(source, "torch", [show]) == []
+    kept = source.replace("model, auto_wrap_policy=", "model, **options, auto_wrap_policy=")
+    assert by_hand(kept, "torch", ['File "<program>", line 1']) == ["FSDP002"]
+
+
+def test_what_changes_numbers_is_announced_by_what_changes_some() -> None:
+    source = f"{_PLAIN}model.clip_grad_norm_(1.0, float('inf'))\n"
+    assert by_hand(source, "torch", []) == []
+    assert by_hand(f"{source}model.apply(init)\n", "torch", []) == ["FSDP322"]
+
+
+def test_a_refusal_of_the_runtime_announces_itself() -> None:
+    source = f"{_PLAIN}x = MixedPrecision()\n".replace(
+        "{Block})", "{Block}), mixed_precision=MixedPrecision(param_dtype=x)"
+    ).replace("as FSDP", "as FSDP, MixedPrecision")
+    refusal = (
+        'File "site-packages/fsdp_migrate/runtime/in_place.py", line 1\nValueError: BatchNorm2d; x'
+    )
+    other = 'File "site-packages/torch/nn/batchnorm.py", line 1\nRuntimeError: x'
+    assert refused(source, "auto", [refusal], [refusal]) == ["ValueError: BatchNorm2d"]
+    assert refused(source, "torch", [other], [refusal]) == ["FSDP003 about BatchNorm"]
+    assert refused(source, "auto", [other], [other]) == []

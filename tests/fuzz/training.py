@@ -29,24 +29,15 @@ from forked import LOST
 from fsdp1 import fsdp1_on_cpu
 from launch import results_in
 
-from fsdp_migrate.codemods.assumptions.constructor import SILENT
-from fsdp_migrate.findings import Action
 from fsdp_migrate.runtime import changed
 
-from .switches import ALL, named, report_of, under_switches
+from .announced import by_hand, refused
+from .switches import ALL, migrated, named, under_switches
 from .training_programs import Program, program
 
 FORMS = ("bridge", "auto", "torch")
 SAME = ("equal", "close")
 _TOGETHER = 10  # programs whose results are read before the next ones run
-
-
-def migrated(source: str, form: str) -> tuple[str, list[str]]:
-    """A program after its migration, and what the findings say to do by hand, or that ranks clip by their own norms."""
-    report = report_of(source, form)
-    said = {f.code for f in report.findings if f.action is Action.MANUAL or f.code == "FSDP302"}
-    after = report.changes[0].after.decode()
-    return after.replace('"cuda"', '"cpu"'), sorted(said)
 
 
 def run(source: str, limit: int) -> dict[str, Any]:
@@ -69,25 +60,39 @@ Ranks = list[dict[str, Any]]
 
 
 def results(texts: dict[str, str], limit: int) -> dict[str, Ranks]:
-    """What both ranks wrote of each text, by its name."""
-    tasks = [(name, partial(run, text, limit)) for name, text in texts.items()]
-    with tempfile.TemporaryDirectory() as name:
-        run_tasks(2, Path(name), tasks)
-        return results_in(Path(name))
+    """What both ranks wrote of each text, by its name: ``SEED.FORM``, or what stands for a form."""
+    found: dict[str, Ranks] = {}
+    # What the runtime changes in torch must not help those that run without it.
+    alone = {name for name in texts if name.endswith((".original", ".torch"))}
+    for names in (alone, texts.keys() - alone):
+        tasks = [(name, partial(run, texts[name], limit)) for name in texts if name in names]
+        with tempfile.TemporaryDirectory() as folder:
+            run_tasks(2, Path(folder), tasks)
+            found |= results_in(Path(folder))
+    return found
 
 
 def forms_of(seed: int) -> dict[str, str]:
     """The texts of a seed's program, by ``SEED.FORM``."""
     source = program(Random(seed)).source
-    every = {"original": source, **{form: migrated(source, form)[0] for form in FORMS}}
+    every = {"original": source, **{form: migrated(source, form) for form in FORMS}}
     return {f"{seed}.{form}": text for form, text in every.items()}
 
 
 def differs_alone(given: Program, seed: int, found: dict[str, Ranks]) -> bool:
-    """Whether a program does not do in torch's form what it does in place, where it comes to its end."""
+    """Whether a program does in torch's form neither what it did nor what it does in place."""
     verdict = judge(given, found, seed, "torch")
-    in_place = judge(given, found, seed, "torch", "auto")
-    return not any(each in SAME or each.startswith("the original") for each in (verdict, in_place))
+    if verdict in SAME or verdict.startswith("the original"):
+        return False
+    return not _does_as_in_place(given, seed, found, "torch")
+
+
+def _does_as_in_place(given: Program, seed: int, found: dict[str, Ranks], form: str) -> bool:
+    """Whether a program gives what it gives in place, or fails as it does there."""
+    ends = [{*map(last_line, _errors(found.get(f"{seed}.{name}", [])))} for name in (form, "auto")]
+    if any(ends):
+        return ends[0] == ends[1]
+    return judge(given, found, seed, form, "auto") in SAME
 
 
 def needed(given: Program, seed: int, found: dict[str, Ranks]) -> list[str]:
@@ -97,10 +102,36 @@ def needed(given: Program, seed: int, found: dict[str, Ranks]) -> list[str]:
     """
     known = named(given.source)
     holds = {
-        name: any(judge(given, found, seed, name, as_) in SAME for as_ in ("original", "auto"))
+        name: judge(given, found, seed, name) in SAME or _does_as_in_place(given, seed, found, name)
         for name in (ALL, *known)
     }
     return [f"{name} {known[name]}" for name in known if holds[ALL] and not holds[name]]
+
+
+def announced(
+    given: Program, seed: int, form: str, found: dict[str, Ranks], *, is_alone: bool
+) -> str:
+    """What says that a program does not do in a form what it did: findings, or the runtime; empty if nothing does.
+
+    Args:
+        is_alone: whether it does in torch's form not what it does in place.
+    """
+    ranks = found.get(f"{seed}.{form}", [])
+    errors = _errors(ranks)
+    of_runtime = refused(given.source, form, errors, _errors(found.get(f"{seed}.auto", [])))
+    if form == "torch" and is_alone:
+        assumed = needed(given, seed, found)
+        return ", ".join(assumed or by_hand(given.source, form, errors) or of_runtime)
+    # What says that numbers change in torch's form as in place says it there.
+    as_in_place = form == "torch" and not errors
+    findings = by_hand(given.source, "auto" if as_in_place else form, errors)
+    findings += of_runtime
+    by_runtime = {code for rank in ranks for code in rank.get("said", ())}
+    return " ".join(sorted(by_runtime | {*findings}))
+
+
+def _errors(ranks: Ranks) -> list[str]:
+    return [rank["error"] for rank in ranks if LOST not in rank.get("error", LOST)]
 
 
 def judge(
@@ -116,6 +147,7 @@ def judge(
     if len(found) < 2:
         return "the migrated program does not end"
     if failed := [last_line(rank["error"]) for rank in found if "error" in rank]:
+        failed.sort(key=lambda error: LOST in error)  # what came of the other rank's error last
         return f"the migrated program fails: {failed[0][:300]}"
     pairs = [(one["out"], other["out"]) for one, other in zip(original, found, strict=True)]
     if all(one == other for one, other in pairs):
@@ -167,20 +199,9 @@ def main() -> int:
         found |= results(every, given.limit) if every else {}
         for seed, form in product(some, FORMS):
             verdict = judge(drawn[seed], found, seed, form)
-            known = verdict in SAME or verdict.startswith("the original")
-            if known:
-                said = verdict
-            elif form == "torch" and seed in alone:
-                said = ", ".join(needed(drawn[seed], seed, found))
-                # What keeps a program on the bridge in place no switch keeps.
-                relies = SILENT.code in migrated(drawn[seed].source, form)[1]
-                said = said or SILENT.code * relies
-            else:  # what says that it does in torch's form as in place says it there
-                said_in = "auto" if form == "torch" else form
-                by_runtime = {
-                    code for rank in found[f"{seed}.{form}"] for code in rank.get("said", ())
-                }
-                said = " ".join(sorted(by_runtime | {*migrated(drawn[seed].source, said_in)[1]}))
+            said = verdict
+            if not (verdict in SAME or verdict.startswith("the original")):
+                said = announced(drawn[seed], seed, form, found, is_alone=seed in alone)
             counts[f"{form}: {said or 'differs'}"] += 1
             if not said:
                 print(f"seed {seed}, {form}: {verdict}", flush=True)

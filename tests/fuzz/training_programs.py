@@ -143,6 +143,10 @@ USES = (
     "loss_of(model).backward()\nfor p in model.parameters():\n    p.grad = None",
     "torch.manual_seed(step)\nout.append(torch.rand(()).item())",
 )
+_COUNTING = (
+    "out.append(sum(isinstance(module, FSDP) for module in model.modules()))",
+    "out.append(len(FSDP.fsdp_modules(model)))",
+)
 # What is saved is loaded into a model and an optimizer that are built again.
 RESUMED = (
     "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    state, states = model.state_dict(), FSDP.optim_state_dict(model, optimizer)\nmodel, optimizer = build()\nwith FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n    model.load_state_dict(state)\n    optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, states))",
@@ -257,6 +261,8 @@ def program(rng: Random) -> Program:
             use for use in uses if "p.data =" not in use
         ]  # under NO_SHARD FSDP1 goes on with the flat one
         uses = [_DECIDING if use == _NAMES else use for use in uses]
+    if "always_wrap_policy" in given:  # FSDP1 also wrapped containers, to no effect
+        uses = [use for use in uses if use not in _COUNTING]
     optimizer = f"optimizer = {rng.choice(OPTIMIZERS)}"
     is_older = options["use_orig_params"] == "True" and rng.random() < 0.1
     made = [optimizer, build] if is_older else [build, optimizer]
