@@ -150,6 +150,12 @@ class Construction:
                     return True
         return False
 
+    def goes(self, node: ast.expr) -> bool:
+        """Whether a path is in a constructor's call, which other code takes the place of: its import may go, too."""
+        calls = self.context.models.constructors(self.context.file)
+        is_path = isinstance(node, ast.Attribute)
+        return is_path and any(each in calls for each in self.context.file.ancestors(node))
+
     @property
     def is_written_out(self) -> bool:
         """Whether the file shows the name of every argument: no star gives any, and no dictionary whose keys are not known."""

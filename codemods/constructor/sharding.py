@@ -173,14 +173,14 @@ def _choice(construction: Construction, value: ast.expr, code: Code) -> Choice:
 
 
 def _enum(construction: Construction) -> str:
-    """How the code names torch's enum: by the file's own name for it, but by no path through torch's modules."""
+    """How the code names torch's enum: by the file's own name for it, but by no path that goes with a constructor."""
     context = construction.context
-    named = [
-        context.source(node)
-        for node, name in context.references.items()
-        if name == "ShardingStrategy" and construction.is_same(node)
-    ]
-    return next((each for each in named if not each.startswith("torch.")), "ShardingStrategy")
+    for node, name in context.references.items():
+        if name == "ShardingStrategy" and construction.is_same(node):
+            source = context.source(node)
+            if not source.startswith("torch.") and not construction.goes(node):
+                return source
+    return "ShardingStrategy"
 
 
 def _free_after_forward(construction: Construction, keeps: Condition, code: Code) -> None:
