@@ -230,7 +230,7 @@ def _decide(
         ours = _binds_fsdp(statement.node, alias)
         whole = isinstance(statement.node, ast.ImportFrom) or len(statement.node.names) == 1
         is_gone = whole and is_spent(context, statement.node, local, gone)
-        is_gone = is_gone or (ours and gone and _had_no_use(context, statement.node, alias))
+        is_gone = is_gone or (ours and bool(gone) and _had_no_use(context, statement.node, alias))
         if is_gone and local not in needed:
             statement.drop.add(local)
         elif not ours:
