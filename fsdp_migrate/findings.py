@@ -28,7 +28,7 @@ class Severity(str, Enum):
 
 HAPPENS = {
     Severity.SILENT: "trains, saves or returns something else, without an error",
-    Severity.RAISES: "stops with an error, or still uses FSDP1",
+    Severity.RAISES: "stops with an error",
     Severity.PRINTS: "only prints something else",
 }
 """What a program does that has findings of each severity."""

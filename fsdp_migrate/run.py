@@ -175,6 +175,8 @@ def _say(request: Request, report: Report, written: bool) -> None:
     is_taken = request.diff or (request.writes and request.stdin is not None)
     width = columns(err=is_taken)
     lines: list[str] = []
+    if request.diff and report.changes and not request.quiet:
+        lines.append("")  # between the diff and what is said of it
     if request.writes and written and request.stdin is None and not request.quiet:
         lines += text.render_changes(report)
     if request.statistics:
@@ -185,7 +187,7 @@ def _say(request: Request, report: Report, written: bool) -> None:
         lines.append(wrapped(text.summary(report), width))
         form = request.form
         if request.stdin is None:
-            steps = text.next_steps(report, request.paths, form)
+            steps = text.next_steps(report, request.paths, form, is_list=request.check)
         else:
             steps = []
         lines += (_step(what, command, width) for what, command in steps)

@@ -20,21 +20,21 @@ RULE = Rule("FSDP302", "clip-local-norm")
 _NAME = "clip_grad_norm_"
 _TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
 _MESSAGE = (
-    "Under FSDP1 this call clipped each rank by its local norm. Under FSDP2 it clips by the global norm, which is larger: "
-    "check `max_norm`."
+    "Clips by the norm over all ranks. Under FSDP1 each rank used the smaller norm of its own shard, so gradients are "
+    "clipped more now. Keep `max_norm` if it is meant for the whole model; raise it only to repeat old runs."
 )
 _HANDED_ON = (
-    "With sharded parameters, this function clipped each rank by its local norm under FSDP1. Under FSDP2 it clips by the "
-    "global norm, which is larger: check `max_norm`."
+    "Clips sharded parameters by the norm over all ranks. Under FSDP1 each rank used the smaller norm of its own shard, so "
+    "gradients are clipped more now. Keep `max_norm` if it is meant for the whole model; raise it only to repeat old runs."
 )
 _RESULT = "The norm it returns is now a DTensor: use `norm.full_tensor()` for a plain tensor."
 _IGNORED = (
-    "If gradients of ignored parameters differ between ranks, each rank scales its shards by another factor. Under FSDP2 "
-    "shards hold other elements, so the numbers change: clip ignored parameters in a separate call."
+    "Adds this rank's gradients of ignored parameters to the norm. If they differ between ranks, so does the factor by "
+    "which each rank scales its shards, and FSDP2's shards hold other elements: clip ignored parameters in a separate call."
 )
 _PARALLEL = (
-    "Under FSDP1 each tensor-parallel rank clipped by the norm of its own part. Under FSDP2 all ranks clip by the global "
-    "norm, which is larger: check `max_norm`."
+    "Under FSDP1 each tensor-parallel rank clipped by the norm of its own part. Under FSDP2 all clip by the norm of the "
+    "whole model, so gradients are clipped more now. Raise `max_norm` only to repeat old runs."
 )
 # A pattern that begins with a text is searched for faster than one that begins with a boundary.
 _IGNORES = re.compile(

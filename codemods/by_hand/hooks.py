@@ -21,8 +21,8 @@ _RAISES = (
 _ON_PARAMETERS = {
     "register_hook": "Never fires on parameters of an FSDP2 model. "
     "Use `register_post_accumulate_grad_hook`, which gets the shard of the reduced gradient.",
-    "register_post_accumulate_grad_hook": "Now fires for every parameter, after its gradient is reduced. "
-    "Under FSDP1 it never fired, or once per unit: check what the hook does.",
+    "register_post_accumulate_grad_hook": "Now runs once for each parameter, with a reduced gradient that is a DTensor. "
+    "Under FSDP1 it never ran, or once per unit. Remove it if it must not run, else let it take DTensors.",
 }
 _CAST = (
     "Now sees inputs that `fully_shard` has cast to the low precision already; under FSDP1 it saw them as they came. "

@@ -26,8 +26,8 @@ _FORWARD = (
     "Remove this assignment, `forward` needs no change."
 )
 _NAME = (
-    "Matches no module or parameter under FSDP2, whose names contain no wrapper. "
-    "Remove the wrapper's part from this name."
+    "Matches nothing under FSDP2, whose names have no `_fsdp_wrapped_module`. "
+    "Delete this part wherever the text has it."
 )
 _COPY = (
     "Raises for a sharded model. "

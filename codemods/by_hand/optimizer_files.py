@@ -17,9 +17,9 @@ from fsdp_migrate.findings import Action, Severity
 RULE = Rule("FSDP336", "optimizer-files")
 
 _SAVED = (
-    "Saves this rank's shards as DTensors, which only the same number of FSDP2 ranks can load. "
-    "Use `get_optimizer_state_dict` of `torch.distributed.checkpoint.state_dict` "
-    "with `full_state_dict=True` to save whole states."
+    "Saves this rank's shards as DTensors: only the same number of FSDP2 ranks can load the file, and FSDP1 cannot. "
+    "To save whole states, call `get_optimizer_state_dict(model, optimizer, "
+    "options=StateDictOptions(full_state_dict=True))` on every rank and write the file on rank 0."
 )
 _LOADED = (
     "Loads FSDP1's per-rank files without complaint, but the next `optimizer.step()` raises. "

@@ -258,7 +258,10 @@ def _forward_prefetch(construction: Construction, value: ast.expr, code: Code) -
     if constant is ...:
         lines = [f"if {construction.text(value)}:", *(f"    {line}" for line in lines)]
     code.last += lines
-    return "Replaced by `set_modules_to_forward_prefetch`: each unit prefetches the next one."
+    return (
+        "Replaced by `set_modules_to_forward_prefetch`: each unit prefetches the next one in the order of "
+        "`model.modules()`."
+    )
 
 
 def _ignored(construction: Construction, value: ast.expr, code: Code) -> str:
@@ -391,7 +394,8 @@ ROWS = {
     "use_orig_params": Row(
         _no_effect,
         USE_ORIG_PARAMS,
-        "Read by `fsdp_migrate.runtime` only to keep attributes set on parameters where FSDP1 did.",
+        "Has no effect on sharding: FSDP2 always keeps the original parameters. `fsdp_migrate.runtime` reads it only to "
+        "decide whether attributes of parameters, such as `p.no_decay`, outlive sharding.",
         removed="Removed: FSDP2 always keeps the original parameters.",
     ),
 }

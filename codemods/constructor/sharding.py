@@ -38,7 +38,7 @@ _NAMED = "Its dimensions get names, which `fully_shard` needs to replicate."
 NAMELESS = (
     f"Then `fully_shard` raises, because the mesh has no names: add `{_DIMS}` where it is created."
 )
-_NO_PAIR = "Your mesh or process group is used, which is none for `_HYBRID_SHARD_ZERO2`: do not choose that here."
+_NO_PAIR = "Your mesh or process group has one dimension, and `_HYBRID_SHARD_ZERO2` needs two: do not choose it here."
 _DEVICE_MESH = "torch.distributed.device_mesh"
 
 _CHOSEN = "Replaced by `reshard_after_forward`, which is chosen where the strategy was."

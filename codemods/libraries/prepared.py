@@ -75,7 +75,7 @@ _MISSING: dict[str, tuple[Rule, str]] = {
     "clip_grad_norm_": (CLIP, "Use `accelerator.clip_grad_norm_(model.parameters(), max_norm)`."),
     "no_sync": (NO_SYNC, "Use `accelerator.no_sync(model)`."),
     "module": (MODEL, "Use `accelerator.unwrap_model(model)`."),
-    "sharding_strategy": (MODEL, "Use the settings in `accelerator.state.fsdp_plugin`."),
+    "sharding_strategy": (MODEL, "Remove what reads it: parameters are always sharded."),
 } | dict.fromkeys(
     ("check_is_root", "compute_device", "limit_all_gathers", "process_group", "training_state"),
     (MODEL, "Remove it."),

@@ -119,8 +119,8 @@ def _as_it_is(call: ast.Call) -> Found:
         CONTEXT,
         call,
         Action.RUNTIME,
-        "Unchanged: `state_dict_type` is `fsdp_migrate.runtime`'s now, "
-        "and `model.state_dict()` in this block returns that type.",
+        "Now calls `fsdp_migrate.runtime`'s `state_dict_type`: in this block `model.state_dict()` still returns the type "
+        "that is asked for.",
     )
 
 
@@ -145,8 +145,8 @@ def _set_types(context: Context) -> tuple[list[Found], set[ast.AST]]:
                 found.append(Found(LOCAL, call, Action.MANUAL, _OLD_FILES))
         else:
             message = (
-                "Unchanged: `set_state_dict_type` is `fsdp_migrate.runtime`'s now, "
-                "and later calls of `model.state_dict()` return that type."
+                "Now calls `fsdp_migrate.runtime`'s `set_state_dict_type`: later calls of `model.state_dict()` still return "
+                "the type that is set."
             )
             found.append(Found(SET_TYPE, attribute, Action.RUNTIME, message))
     return found, gone

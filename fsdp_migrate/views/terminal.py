@@ -63,7 +63,7 @@ def with_progress(items: Sequence[Item]) -> Iterator[Item]:
     if len(items) < MANY or not is_terminal():
         yield from items
         return
-    with click.progressbar(items, label="Files with FSDP", file=sys.stderr) as bar:
+    with click.progressbar(items, label="Reading files", file=sys.stderr) as bar:
         yield from bar
 
 

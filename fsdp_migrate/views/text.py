@@ -16,12 +16,30 @@ from fsdp_migrate.settings import DEFAULT_FORM
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.views.terminal import printable, wrapped
 
-WORDS = {Action.REWRITE: "rewritten", Action.RUNTIME: "runtime", Action.MANUAL: "needs you"}
+WORDS = {Action.REWRITE: "rewritten", Action.RUNTIME: "runs as before", Action.MANUAL: "needs you"}
 _COLOURS = {Action.REWRITE: "green", Action.RUNTIME: "yellow", Action.MANUAL: "red"}
 # Rules about imports and names: what they find follows from what other rules find, unless it needs the user.
 _REFERENCES = ("FSDP001", "FSDP017")
 _MOST_PLACES = 5
-_OF_SETTINGS = "FSDP8"  # the rules of other libraries' settings, which do not raise
+_MOST_RULES = 3  # that are named to be read about
+# The rules of other libraries' settings: with these nothing raises, but FSDP1 goes on sharding the model.
+_OF_SETTINGS = (
+    "FSDP801",
+    "FSDP802",
+    "FSDP803",
+    "FSDP804",
+    "FSDP805",
+    "FSDP806",
+    "FSDP807",
+    "FSDP809",
+)
+_STILL_FSDP1 = "still FSDP1"
+_MEANINGS = {
+    WORDS[Action.REWRITE]: "FSDP2 takes its place",
+    WORDS[Action.RUNTIME]: "works under FSDP2 as it is, or with fsdp_migrate.runtime",
+    **{severity.value: meaning for severity, meaning in HAPPENS.items()},
+    _STILL_FSDP1: "a setting that selects FSDP1 in another library, or has no use with FSDP2",
+}
 
 
 def render_findings(findings: Iterable[Finding], width: int = 0) -> list[str]:
@@ -36,18 +54,28 @@ def render_findings(findings: Iterable[Finding], width: int = 0) -> list[str]:
 
 def render_grouped(findings: Iterable[Finding], width: int = 0) -> list[str]:
     """Each message once, with its other places below it; last, by severity, what needs the user."""
-    findings = list(findings)
-    others = [finding for finding in findings if finding.action is not Action.MANUAL]
-    lines = _messages(others, width)
-    for severity in Severity:
-        found = [finding for finding in findings if finding.severity is severity]
+    groups: dict[str, list[Finding]] = {kind: [] for kind in _MEANINGS}
+    for finding in findings:
+        groups[_kind(finding)].append(finding)
+    lines: list[str] = []
+    for kind, found in groups.items():
         if found:
-            title = click.style(f"{severity.value} ({len(found)})", fg="red", bold=True)
             if lines:
                 lines.append("")
-            lines.append(f"{title}: {HAPPENS[severity]}")
+            colour = _COLOURS[found[0].action]
+            title = click.style(f"{kind} ({len(found)})", fg=colour, bold=True)
+            lines.append(wrapped(f"{title}: {_MEANINGS[kind]}", width))
             lines += _messages(found, width)
     return lines
+
+
+def _kind(finding: Finding) -> str:
+    """The heading that a finding belongs under: what is done, or what happens if nobody acts on it."""
+    if finding.severity is None:
+        return WORDS[finding.action]
+    if finding.severity is Severity.RAISES and finding.code in _OF_SETTINGS:
+        return _STILL_FSDP1
+    return finding.severity.value
 
 
 def _messages(findings: Iterable[Finding], width: int) -> list[str]:
@@ -56,7 +84,7 @@ def _messages(findings: Iterable[Finding], width: int) -> list[str]:
         groups.setdefault((finding.code, finding.message), []).append(finding)
     lines = []
     for first, *others in groups.values():
-        lines.append(_finding_line(first, width))
+        lines.append(_finding_line(first, width, with_kind=False))
         if others:
             lines.append(wrapped(f"also {_places(first, others)}", width, "    "))
     return lines
@@ -189,18 +217,22 @@ def _needs(number: int) -> str:
 
 
 def _severities(findings: Iterable[Finding]) -> str:
-    """` (2 silent, 1 raises)`."""
-    counts = Counter(finding.severity for finding in findings)
-    parts = [f"{counts[each]} {each.value}" for each in Severity if counts[each]]
+    """` (2 silent, 1 raises, 1 still FSDP1)`."""
+    counts = Counter(map(_kind, findings))
+    parts = [f"{counts[kind]} {kind}" for kind in _MEANINGS if counts[kind]]
     if parts:
         return f" ({', '.join(parts)})"
     return ""
 
 
 def next_steps(
-    report: Report, paths: Sequence[str], form: str = DEFAULT_FORM
+    report: Report, paths: Sequence[str], form: str = DEFAULT_FORM, *, is_list: bool = False
 ) -> list[tuple[str, str]]:
-    """What to do now and the command for it; nothing where nothing is left to do."""
+    """What to do now and the command for it; nothing where nothing is left to do.
+
+    Args:
+        is_list: whether all findings are printed, assumptions among them.
+    """
     manual = report.manual
     # pre-commit names every file
     own = "PATH..."
@@ -213,15 +245,11 @@ def next_steps(
     script = "SCRIPT"
     if len(paths) == 1 and paths[0].endswith(".py"):
         script = own
-    steps = []
-    rules = Counter(finding.code for finding in manual)
-    for code, number in rules.most_common(3):
-        steps.append((f"read about {counted(number, 'finding')}", f"fsdp-migrate explain {code}"))
-    if manual:
-        code = rules.most_common(1)[0][0]
-        steps.append(
-            ("sign off a finding with a comment on its line", f"# fsdp-migrate: ignore[{code}]")
-        )
+    steps = _about(manual)
+    assumed = {finding.message for finding in report.findings if _is_assumed(finding)}
+    if assumed and not is_list:
+        what = f"list {counted(len(assumed), 'assumption')}"
+        steps.append((what, f"fsdp-migrate check {own}{chosen}"))
     if report.wrote:
         steps.append(
             ("compare how both train", f"fsdp-migrate verify ORIGINAL --migrated {script}")
@@ -238,14 +266,30 @@ def next_steps(
     return steps
 
 
-def _finding_line(finding: Finding, width: int) -> str:
+def _about(manual: Sequence[Finding]) -> list[tuple[str, str]]:
+    """How to read about findings that need the user, those of the worst severity first, and how to sign one off."""
+    kinds = list(_MEANINGS)
+    counts = Counter(finding.code for finding in manual)
+    worst = dict.fromkeys(counts, len(kinds))
+    for each in manual:
+        worst[each.code] = min(worst[each.code], kinds.index(_kind(each)))
+    codes = sorted(counts, key=lambda code: (worst[code], -counts[code]))[:_MOST_RULES]
+    steps = [
+        (f"read about {counted(counts[code], 'finding')}", f"fsdp-migrate explain {code}")
+        for code in codes
+    ]
+    if codes:
+        comment = f"# fsdp-migrate: ignore[{codes[0]}]"
+        steps.append(("sign off a finding with a comment on its line", comment))
+    return steps
+
+
+def _finding_line(finding: Finding, width: int, *, with_kind: bool = True) -> str:
     place = click.style(f"{_name(finding.path)}:{finding.line}:{finding.column}", bold=True)
     code = click.style(finding.code, fg=_COLOURS[finding.action], bold=True)
     mark = ""
-    if finding.severity is Severity.RAISES and finding.code.startswith(_OF_SETTINGS):
-        mark = " [still FSDP1]"
-    elif finding.severity:
-        mark = f" [{finding.severity.value}]"
+    if finding.severity and with_kind:
+        mark = f" [{_kind(finding)}]"
     construct = printable(finding.construct)
     message = f"`{construct}`: {printable(finding.message)}{mark}"
     if width and len(click.unstyle(f"{place} {code} {message}")) > width:

@@ -167,7 +167,7 @@ def test_a_lowest_release_is_raised(
     name: str, before: str, after: str, real_cli: Cli, folder: Path
 ) -> None:
     put(folder, **{"src/train.py": PROGRAM, name: before})
-    checked = real_cli("check", ".", "--form", "torch")
+    checked = real_cli("check", ".", "--form", "torch", "-v")
     assert [line for line in checked.text.splitlines() if "FSDP901" in line and BY_HAND not in line]
     assert (folder / name).read_bytes() == before.encode()
     assert real_cli(".", "--form", "torch").code == 0
@@ -179,7 +179,7 @@ def test_what_cannot_be_raised_is_named(
     name: str, text: str, words: str, real_cli: Cli, folder: Path
 ) -> None:
     put(folder, **{"src/train.py": PROGRAM, name: text})
-    said = of_rule("FSDP901", real_cli(".", "--form", "torch").text)
+    said = of_rule("FSDP901", real_cli(".", "--form", "torch", "-v").text)
     assert len(said) == 1
     assert said[0].startswith(name)
     assert said[0].endswith(BY_HAND)

@@ -63,7 +63,7 @@ def test_a_terminal_has_the_place_first_and_the_message_below(tmp_path: Path) ->
     assert max(map(len, lines)) <= 60
     script = Path(sys.executable).with_name("fsdp-migrate")
     piped = subprocess.run([script, "check", "."], cwd=tmp_path, capture_output=True, text=True)
-    first = piped.stdout.splitlines()[0]
+    first = piped.stdout.splitlines()[1]
     assert first.startswith("train.py:3:9 FSDP002 `FSDP(...)`: Replaced by")
     assert first.endswith("same object.")
 

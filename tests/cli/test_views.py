@@ -43,15 +43,19 @@ def test_a_message_is_printed_once_with_its_places_and_the_worst_come_last() -> 
     prints = finding("c.py", 1, Action.MANUAL)._replace(severity=Severity.PRINTS, message="Other.")
     found = [*FINDINGS, prints, *(finding("b.py", line, Action.MANUAL) for line in range(2, 9))]
     assert [click.unstyle(line) for line in render_grouped(found)] == [
+        "rewritten (2): FSDP2 takes its place",
         "a.py:2:1 FSDP002 `FSDP()`: Message.",
-        "    also line 3, line 9",
+        "    also line 3",
+        "",
+        "runs as before (1): works under FSDP2 as it is, or with fsdp_migrate.runtime",
+        "a.py:9:1 FSDP002 `FSDP()`: Message.",
         "",
         "silent (8): trains, saves or returns something else, without an error",
-        "b.py:1:1 FSDP002 `FSDP()`: Message. [silent]",
+        "b.py:1:1 FSDP002 `FSDP()`: Message.",
         "    also line 2, line 3, line 4, line 5, line 6 and 2 more (-v lists them)",
         "",
         "prints (1): only prints something else",
-        "c.py:1:1 FSDP002 `FSDP()`: Other. [prints]",
+        "c.py:1:1 FSDP002 `FSDP()`: Other.",
     ]
 
 

@@ -31,7 +31,7 @@ _OPENING = re.compile(r"\$\{|[\"']")
 _NAME = re.compile(r"[\w.]+$")
 # A value that only a run knows, as `$1` is in a script.
 UNSURE = "$"
-LEFT_OUT = "Has no use under FSDP2: {}. Remove it."
+LEFT_OUT = "Is ignored with FSDP2: {}. Remove it, unless runs with version 1 need it."
 # What a program's own flags stand behind, in the last of several commands of a line.
 _SEPARATOR = re.compile(r"&&|[;|]")
 _SCRIPT = re.compile(r"[\w}]\.py\b|(?:^|\s)(?:-m|--module)[ \t]+(?!accelerate)\w")

@@ -20,7 +20,7 @@ REMOVED = {
     "limit_all_gathers": "FSDP2 limits its memory without it",
     "param_init_fn": "no code calls it under FSDP2",
     "sync_module_states": (
-        "FSDP2 broadcasts rank 0's weights only with `cpu_ram_efficient_loading`, otherwise all ranks must start "
+        "Accelerate broadcasts rank 0's weights only with `cpu_ram_efficient_loading`, otherwise all ranks must start "
         "with the same weights"
     ),
     "use_orig_params": "FSDP2 always keeps the original parameters",
