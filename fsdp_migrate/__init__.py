@@ -65,7 +65,9 @@ def check(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> R
     from fsdp_migrate.engine import analyse
     from fsdp_migrate.settings import Options, load_settings
 
-    places = [Path(each) for each in ([paths] if isinstance(paths, str | PathLike) else paths)]
+    if isinstance(paths, str | PathLike):
+        paths = [paths]
+    places = [Path(each) for each in paths]
     settings = load_settings(places)
     options = Options(only_checks=True, select=settings.select, ignore=settings.ignore)
     found = discover(places, settings.exclude, settings.root)

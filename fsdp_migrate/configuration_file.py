@@ -27,6 +27,7 @@ from fsdp_migrate.codemods.libraries.configuration.table import (
 from fsdp_migrate.codemods.libraries.configuration.translate import Said, translate
 from fsdp_migrate.codemods.libraries.configuration.tree import (
     Change,
+    Entry,
     Mapping,
     Value,
     mappings,
@@ -92,7 +93,10 @@ class _File:
         self.project = project
         self.text = source.decoded
         self.is_json = source.ending == ".json"
-        self.silenced = Silenced("" if self.is_json else self.text)
+        commented = self.text
+        if self.is_json:
+            commented = ""  # JSON has no comments
+        self.silenced = Silenced(commented)
         self.starts = [0, *(found.end() for found in re.finditer(r"\n", self.text))]
         self.outcome = Outcome(after=self.text)
 
@@ -109,9 +113,11 @@ class _File:
 
     def launches(self) -> set[int]:
         """Commands in the text, and the lines on which they were found."""
-        found = set()
+        found = set[int]()
         is_shell = self.source.ending == ".sh"
-        for line in launches(self.text, self.project, is_shell) if not self.is_json else ():
+        if self.is_json:
+            return found
+        for line in launches(self.text, self.project, is_shell):
             self.say(line.rule, (line.start, line.end), line.message, Action.MANUAL)
             self.outcome.sets_fsdp |= line.rule == rules.FLAGS
             found.add(self.place(line.start)[0])
@@ -161,38 +167,48 @@ class _File:
         """The findings of each section, with its rule."""
         found = [section for root in roots for section in sections(root)]
         if not found and self.is_json and isinstance(roots[0], Mapping):
-            found = [section for section in [flat_section(roots[0])] if section]
+            section = flat_section(roots[0])
+            if section:
+                found = [section]
         for section in found:
             self.outcome.is_too_old |= bool(self.project.too_old(section.rule))
             yield section.rule, translate(section, self.project)
         for root in roots:
             for entry, settings in composer.settings_in(root):
                 composers = composer.said_of(settings, self.project)
-                yield rules.COMPOSER, [Said(entry, composers)] if composers else []
+                if composers:
+                    yield rules.COMPOSER, [Said(entry, composers)]
+                else:
+                    yield rules.COMPOSER, []
         yield from self.by_path(roots)
-        for entry in (e for root in roots for m in mappings(root) for e in m.entries):
-            wanted = entry.key.lower().endswith(("strategy", "class_path", "_target_"))
-            data = entry.data if wanted else None
-            if isinstance(data, str) and data.endswith(".FSDPStrategy"):
+        for entry in _entries(roots):
+            if entry.key.lower().endswith(("strategy", "class_path", "_target_")):
+                yield from self.strategy(entry)
+
+    def strategy(self, entry: Entry) -> Iterator[tuple[Rule, list[Said]]]:
+        """An entry that names a strategy: Lightning's class or one of its words, or verl's."""
+        name = entry.data
+        if not isinstance(name, str):
+            return
+        if name.endswith(".FSDPStrategy"):
+            yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
+        elif name in LIGHTNING_NAMES:
+            keys = {other.key for other in entry.owner.entries}
+            if entry.key == "strategy" and _LIGHTNING_KEYS & keys:
                 yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
-            elif isinstance(data, str) and data in LIGHTNING_NAMES:
-                keys = {other.key for other in entry.owner.entries}
-                if entry.key == "strategy" and _LIGHTNING_KEYS & keys:
-                    yield rules.LIGHTNING, [Said(entry, STRATEGY_OF_LIGHTNING)]
-                elif OF_VERL(self.text):
-                    message = STRATEGY_OF_VERL.format(f"Write `{entry.key}: fsdp2`")
-                    yield rules.VERL, [Said(entry, message)]
+            elif OF_VERL(self.text):
+                message = STRATEGY_OF_VERL.format(f"Write `{entry.key}: fsdp2`")
+                yield rules.VERL, [Said(entry, message)]
 
     def by_path(self, roots: Sequence[Value]) -> Iterator[tuple[Rule, list[Said]]]:
         """FSDP1's names by their paths, as for Hydra's `_target_`; Lightning's FSDPStrategy is FSDP1 and takes torch's."""
-        entries = (e for root in roots for m in mappings(root) for e in m.entries)
-        for entry in entries if ".FSDPStrategy" not in self.text else ():
+        if ".FSDPStrategy" in self.text:
+            return
+        for entry in _entries(roots):
             path = entry.data
             if isinstance(path, str) and path.startswith(TORCH) and dynamic_names.is_of_fsdp1(path):
-                yield (
-                    dynamic_names.RULE,
-                    [Said(entry, dynamic_names.may_give(path, self.options.form))],
-                )
+                message = dynamic_names.may_give(path, self.options.form)
+                yield dynamic_names.RULE, [Said(entry, message)]
 
     def check(self, roots: Sequence[Value], changes: Sequence[Change], edits: list[Edit]) -> None:
         """The new text says what was meant, and nothing else has changed."""
@@ -218,10 +234,9 @@ class _File:
             places = (*self.place(span[0]), *self.place(span[1]))
             construct = self.text[slice(*span)].split("\n")[0].strip()
             of = rule.code, rule.name
+            severity = None
             if action is Action.MANUAL:
                 severity = rule.severity
-            else:
-                severity = None
             found = Finding(self.source.shown, *places, *of, action, message, construct, severity)
             self.outcome.findings.append(found)
 
@@ -234,3 +249,10 @@ class _File:
         """Whether a rule is selected, and not silenced on a line."""
         line = ast.Pass(lineno=self.place(span[0])[0], col_offset=0)
         return not self.silenced(rule, line) and self.options.takes(rule.code)
+
+
+def _entries(roots: Sequence[Value]) -> Iterator[Entry]:
+    """The entries of all mappings in a file."""
+    for root in roots:
+        for mapping in mappings(root):
+            yield from mapping.entries

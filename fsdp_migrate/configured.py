@@ -60,9 +60,12 @@ def _paths(parameters: Mapping[str, Any]) -> list[Path]:
     """The paths that a command is about."""
     if "script" in parameters:
         return [parameters["script"]]
-    return [
-        Path(parameters["stdin_filename"] if path == "-" else path) for path in parameters["paths"]
-    ]
+    paths = []
+    for path in parameters["paths"]:
+        if path == "-":
+            path = parameters["stdin_filename"]
+        paths.append(Path(path))
+    return paths
 
 
 def _name(option: click.Option) -> str:
@@ -98,7 +101,9 @@ def _value(ctx: click.Context, option: click.Option, key: str, value: object, fi
     if isinstance(option.type, click.Path | click.File):
         items = [os.path.join(file.parent, str(item)) for item in items]
     try:
-        return option.process_value(ctx, items if option.multiple else items[0])
+        if option.multiple:
+            return option.process_value(ctx, items)
+        return option.process_value(ctx, items[0])
     except click.BadParameter as error:
         raise Unusable(f"{file}: {key} in {_shown(ctx)}: {error.message}") from None
 

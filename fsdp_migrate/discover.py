@@ -118,7 +118,10 @@ def discover(
                     if _is_meant(file):
                         _add(seen, file, real)
             if not left:
-                why = _ALL_EXCLUDED if there else _NOTHING
+                if there:
+                    why = _ALL_EXCLUDED
+                else:
+                    why = _NOTHING
                 found.passed.append(Problem(shown_path(Path(path)), 0, why))
         elif problem := _named_problem(path):
             found.problems.append(problem)
@@ -147,12 +150,21 @@ def _others(paths: Sequence[Path], excluded: _Excluded, known: Collection[str]) 
     given = [*map(os.path.abspath, paths)]
     searched = set(filter(os.path.isdir, given))
     found: dict[str, str] = {}
-    for folder in (os.path.dirname(path) for path in given if path not in searched):
+    for path in given:
+        if path in searched:
+            continue
+        folder = os.path.dirname(path)
         root = git.toplevel(folder)
-        around = folder if root is None else _as_named(os.fspath(root), folder)
-        files = () if around in searched else _below(around, [])
+        around = folder
+        if root is not None:
+            around = _as_named(os.fspath(root), folder)
+        if around in searched:
+            continue
         searched.add(around)
-        for file, real in files if root else islice(files, _MOST):
+        files = _below(around, [])
+        if root is None:
+            files = islice(files, _MOST)
+        for file, real in files:
             if file.endswith(".py") and real not in known and not excluded(file):
                 found.setdefault(real, file)
     return sorted(map(Path, found.values()))
@@ -226,9 +238,10 @@ def _named_problem(path: str) -> Problem | None:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
         return Problem(shown_path(Path(path)), 0, "does not exist")
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        reason = getattr(error, "strerror", error)
-        return Problem(shown_path(Path(path)), 0, f"cannot be read: {reason}")
+    except OSError as error:
+        return Problem(shown_path(Path(path)), 0, f"cannot be read: {error.strerror}")
+    except ValueError as error:  # a NUL in the name
+        return Problem(shown_path(Path(path)), 0, f"cannot be read: {error}")
     if not stat.S_ISREG(mode):
         return Problem(shown_path(Path(path)), 0, "is not a regular file")
     return None

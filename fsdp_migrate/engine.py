@@ -63,7 +63,8 @@ def analyse(
     if sources:
         for path in around:
             source = source_from_bytes(path, shown_path(path), data[str(path)], folders)
-            sources += [source] if isinstance(source, Source) else []
+            if isinstance(source, Source):
+                sources += [source]
         sources.sort(key=lambda source: source.path)
         if options.vendor is not None:
             own = [source.path for source in sources if source.ending not in CONFIGURATIONS]
@@ -138,8 +139,8 @@ def _analyse(
         configured = _configurations(settings, options, [*data, *paths])
         is_set = any(outcome.sets_fsdp for outcome in configured)
 
-        apart = (each for _, source in files for each in source.apart)
-        report.findings += (each for each in apart if options.takes(each.code))
+        for _, source in files:
+            report.findings += [each for each in source.apart if options.takes(each.code)]
         data |= {str(source.path): source.data for source in sources}
         parsed = [file for file, _ in files]
         goes_on = options.form == "torch"

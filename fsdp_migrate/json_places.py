@@ -49,7 +49,10 @@ def _value(text: str, start: int) -> Place:
         return _object(text, start)
     if text[start] == "[":
         return _list(text, start)
-    kind = _STRING if text[start] == '"' else _ATOM
+    if text[start] == '"':
+        kind = _STRING
+    else:
+        kind = _ATOM
     return Place(start, _end(kind, text, start))
 
 

@@ -63,7 +63,11 @@ def _in_folder(folder: Path) -> int | None:
             return int(found[1] or found[2])
     if "black" in tables or any(map(_HOOK.search, commands)):
         return LINE_LENGTH
-    return next((length for name in _INI if (length := _limit(folder / name))), None)
+    for name in _INI:
+        length = _limit(folder / name)
+        if length:
+            return length
+    return None
 
 
 def _length_in(table: object) -> int | None:
@@ -84,10 +88,14 @@ def _limit(file: Path) -> int | None:
         parser.read_string(_text(file))
     except configparser.Error:
         return None
-    sections = (name for name in parser.sections() if name != "isort")
-    given = (parser[name].get(key, "") for name in sections for key in _LIMITS)
-    lengths = (int(value) for value in given if value.isdecimal())
-    return next((length for length in lengths if 0 < length <= _WIDEST), None)
+    for name in parser.sections():
+        if name == "isort":
+            continue
+        for key in _LIMITS:
+            value = parser[name].get(key, "")
+            if value.isdecimal() and 0 < int(value) <= _WIDEST:
+                return int(value)
+    return None
 
 
 def _toml(file: Path) -> dict[str, Any]:
@@ -116,7 +124,8 @@ def _widths(text: str) -> list[int]:
     ends: dict[int, int] = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            (first, _), (last, column) = token.start, token.end
+            first, _ = token.start
+            last, column = token.end
             if token.type not in _NO_CODE and first == last:
                 ends[last] = max(ends.get(last, 0), column)
     except (tokenize.TokenError, SyntaxError):

@@ -104,8 +104,10 @@ def _first_lines(text: str) -> list[int]:
     statements = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt)]
     # Inner statements come later, and take their lines from the outer ones.
     for node in statements:
-        decorators = getattr(node, "decorator_list", [])
-        first = min([node.lineno, *(each.lineno for each in decorators)])
+        first = node.lineno
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                first = min([first, *(each.lineno for each in node.decorator_list)])
         for line in range(first, (node.end_lineno or node.lineno) + 1):
             starts[line] = first
     return starts

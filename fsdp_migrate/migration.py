@@ -12,10 +12,10 @@ from fsdp_migrate.codemods.edit.text import Refused, apply, comments, origins, o
 from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.same import Made, without_removed, without_repeats
-from fsdp_migrate.codemods.swap import still_used, swap
+from fsdp_migrate.codemods.swap import Swap, still_used, swap
 from fsdp_migrate.codemods.uses.guards import stays_fsdp1
 from fsdp_migrate.codemods.without_use import without_use
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, place_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import why_not
 from fsdp_migrate.findings import Action, Finding, Problem, Severity
@@ -65,8 +65,11 @@ def migrate(file: File, source: Source, program: Program, options: Options) -> O
     """
     outcome = Outcome()
     refusals = []
-    # Torch's form imports nothing of the runtime: there is no smaller step than none.
-    forms = (options.form,) if options.form == "torch" else (options.form, "bridge")
+    forms = [options.form]
+    if (
+        options.form != "torch"
+    ):  # which imports nothing of the runtime: there is no smaller step than none
+        forms.append("bridge")
     for form in dict.fromkeys(forms):
         context = Context(
             file,
@@ -132,15 +135,10 @@ class _File:
             each_alone: whether the edits of each finding are tried by themselves first, so that one which would lose a comment
                 leaves the others.
         """
-        edits: list[Edit] = []
         every = found
+        edits: list[Edit] = []
         if self.context.writes:
-            text = self.context.file.text if each_alone else None
-            made = _settled(found, self.is_on, self.context.form, text)
-            if self.context.plain:
-                made = without_repeats(self.context, made, self.is_on)
-            found = [each for each, _ in made]
-            edits = [edit for _, own in made for edit in own]
+            found, edits = self.settled(found, each_alone=each_alone)
         applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
@@ -153,26 +151,39 @@ class _File:
         found += list(still_used(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on)
         self.imports_runtime = imports.of_runtime
-        is_set = any(each.rule.code.startswith(_OF_LIBRARIES) for each in found)
-        is_set |= any(each.rule.code == "FSDP010" and each.edits is not None for each in found)
-        of_torch = imports.of_torch or is_set or (False if self.context.references else None)
+        of_imports: Sequence[Edit] = ()
+        if self.context.writes:
+            of_imports = imports.edits()
+        if each_alone and overlap([*edits, *of_imports]):
+            left = _without_overlaps(every, of_imports)
+            if left != every:
+                return self.written(left, each_alone=True)
+        self.edits = [*edits, *of_imports]
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
         if self.context.plain and self.context.silenced.comments:
             shown += self.unused()
-        if self.context.writes:
-            others = imports.edits()
-        else:
-            others = ()
-        if each_alone and overlap([*edits, *others]):
-            left = [_without(each, others) for each in every]
-            refused = {each.node for each, now in zip(every, left, strict=True) if each != now}
-            left = [_undone(each) if each.of in refused else each for each in left]
-            if left != every:
-                return self.written(left, each_alone=True)
-        edits += others
-        self.edits = edits
         text = self.context.file.text
-        return shown, apply(text, edits) if edits else text, of_torch
+        if self.edits:
+            text = apply(text, self.edits)
+        return shown, text, self.uses_torch(found, imports)
+
+    def settled(self, found: list[Found], *, each_alone: bool) -> tuple[list[Found], list[Edit]]:
+        """What is found as it is reported once the edits are known, and the edits."""
+        text = None
+        if each_alone:
+            text = self.context.file.text
+        pairs = _settled(found, self.is_on, self.context.form, text)
+        if self.context.plain:
+            pairs = without_repeats(self.context, pairs, self.is_on)
+        return [each for each, _ in pairs], [edit for _, own in pairs for edit in own]
+
+    def uses_torch(self, found: list[Found], imports: Swap) -> bool | None:
+        """Whether the file uses torch's FSDP1: `Outcome.of_torch`."""
+        if imports.of_torch or any(map(_changes_settings, found)):
+            return True
+        if self.context.references:
+            return False
+        return None
 
     def unless_passed(self, found: Found) -> Found:
         """A finding, which is not left to the user where nothing that it is about gets."""
@@ -260,6 +271,23 @@ def _settled(
     return settled
 
 
+def _without_overlaps(every: list[Found], of_imports: Sequence[Edit]) -> list[Found]:
+    """What is found, without the edits that change the same places as those of imports, and without what depends on them."""
+    left = [_without(each, of_imports) for each in every]
+    refused = {each.node for each, now in zip(every, left, strict=True) if each != now}
+    for place, each in enumerate(left):
+        if each.of in refused:
+            left[place] = _undone(each)
+    return left
+
+
+def _changes_settings(found: Found) -> bool:
+    """Whether a finding is about another library's settings, or is of FSDP010 and has edits."""
+    if found.rule.code.startswith(_OF_LIBRARIES):
+        return True
+    return found.rule.code == "FSDP010" and found.edits is not None
+
+
 def _is_written(edits: Sequence[Edit], taken: Sequence[Edit]) -> bool:
     """Whether edits that were taken before have written the same, in code that they put in another place."""
     pieces = (_on_one_line(edit.text) for edit in edits)
@@ -319,15 +347,13 @@ def _severity(found: Found) -> Severity | None:
 def _finding(file: File, source: Source, found: Found) -> Finding:
     node = found.node
     spelled = (source.runtime or source.package).spelled
-    line = getattr(node, "lineno", 1)
-    end_line = getattr(node, "end_lineno", None)
-    end = getattr(node, "end_col_offset", 0) or 0
+    line, column, end_line, end_column = place_of(node)
     return Finding(
         path=file.shown,
         line=line,
-        column=file.column(line, getattr(node, "col_offset", 0)) + 1,
-        end_line=end_line or line,
-        end_column=file.column(end_line or line, end) + 1,
+        column=file.column(line, column) + 1,
+        end_line=end_line,
+        end_column=file.column(end_line, end_column) + 1,
         code=found.rule.code,
         name=found.rule.name,
         action=found.action,

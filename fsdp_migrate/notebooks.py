@@ -131,7 +131,11 @@ class Notebook:
         line = 0
         for text in self.program.split("\n")[: finding.line]:
             begun = _BEGIN.fullmatch(text + "\n")
-            number, line = (int(begun[1]), 0) if begun else (number, line + 1)
+            if begun:
+                number = int(begun[1])
+                line = 0
+            else:
+                line += 1
         cell = next(cell for cell in self.cells if cell.number == number)
         start, column = self._place(cell, line, finding.column)
         end, last = self._place(cell, line + finding.end_line - finding.line, finding.end_column)

@@ -155,7 +155,9 @@ def _declared(kind: str, text: str, name: str) -> Iterator[Declared]:
             if declared is not None:
                 yield declared
     else:
-        yield from (each for each in read(text, kind).declared if each.name == name)
+        for each in read(text, kind).declared:
+            if each.name == name:
+                yield each
 
 
 def _range(declared: Declared) -> tuple[Release, Release | None]:

@@ -247,7 +247,9 @@ def _save(request: Request, file: Path, report: Report) -> None:
     kinds = {".html": "html", ".md": "markdown", ".sarif": "sarif"}
     kind = kinds.get(file.suffix.lower(), "json")
     steps = text.next_steps(report, request.paths, request.form)
-    verified = _result(request.verified) if request.verified else None
+    verified = None
+    if request.verified:
+        verified = _result(request.verified)
     content = rendered(report, kind, steps, verified)
     try:
         file.write_text(content + "\n", encoding="utf-8", errors="backslashreplace")

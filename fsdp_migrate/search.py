@@ -21,7 +21,11 @@ class Search(Generic[AnyStr]):
     def __init__(self, pattern: AnyStr) -> None:
         self._words: list[AnyStr] = []
         self._patterns: list[AnyStr] = []
-        for text in _alternatives(pattern if isinstance(pattern, str) else pattern.decode()):
+        if isinstance(pattern, str):
+            decoded = pattern
+        else:
+            decoded = pattern.decode()
+        for text in _alternatives(decoded):
             is_word = _SPECIAL.isdisjoint(_ESCAPED.sub("", text))
             # `\bword` as `word(?<!\wword)`, which begins with a letter.
             if is_word:
@@ -32,7 +36,10 @@ class Search(Generic[AnyStr]):
                 made = found
             else:
                 made = found.encode()
-            (self._words if is_word else self._patterns).append(made)
+            if is_word:
+                self._words.append(made)
+            else:
+                self._patterns.append(made)
 
     def __call__(self, text: AnyStr) -> bool:
         """Whether anything is found."""

@@ -91,8 +91,10 @@ def load_settings(paths: Sequence[Path]) -> Settings:
 
 def split_codes(values: Iterable[str]) -> frozenset[str]:
     """Rule codes from `FSDP002,fsdp105` and repeated options, in upper case."""
-    codes = (code.strip().upper() for value in values for code in value.split(","))
-    return frozenset(code for code in codes if code)
+    codes = set[str]()
+    for value in values:
+        codes.update(code.strip().upper() for code in value.split(","))
+    return frozenset(codes - {""})
 
 
 def _common_folder(paths: Sequence[Path]) -> Path:

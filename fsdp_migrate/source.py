@@ -100,7 +100,9 @@ class Folders:
 
     def _import(self, root: str, module: str, member: str) -> Package | None:
         """The copy that an import finds below a folder, by its longest name."""
-        parts = [*module.split("."), *([member] if member else [])]
+        parts = module.split(".")
+        if member:
+            parts.append(member)
         for length in range(len(parts), 0, -1):
             folder = os.sep.join([root, *parts[:length]])
             if self.is_copy(folder):
@@ -111,9 +113,12 @@ class Folders:
         """A folder and those above it, up to the root of the repository, as far as they are there, with the names in them."""
         if not os.path.isdir(folder):
             return []
-        names, above = frozenset(os.listdir(folder)), os.path.dirname(folder)
-        more = self._roots(above) if ".git" not in names and above != folder else ()
-        return [(folder, names), *more]
+        names = frozenset(os.listdir(folder))
+        above = os.path.dirname(folder)
+        roots = [(folder, names)]
+        if ".git" not in names and above != folder:
+            roots += self._roots(above)
+        return roots
 
 
 def is_copy(folder: str | Path) -> bool:

@@ -56,8 +56,14 @@ def copies(folder: Path) -> list[Change]:
     contents = {name: _HEADER % name + text for name, text in contents.items()}
     contents["LICENSE"] = _licence(source)
     files = {folder / name: text.encode() for name, text in contents.items()}
-    before = {file: file.read_bytes() if file.exists() else b"" for file in files}
-    return [Change(f, before[f], after) for f, after in files.items() if after != before[f]]
+    changes = []
+    for file, after in files.items():
+        before = b""
+        if file.exists():
+            before = file.read_bytes()
+        if after != before:
+            changes.append(Change(file, before, after))
+    return changes
 
 
 def runtime_folder() -> Path:

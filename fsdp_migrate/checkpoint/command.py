@@ -58,7 +58,9 @@ def inspect_command(context: click.Context, paths: tuple[Path, ...], form: str) 
         say(json.dumps(top | {"checkpoints": found, "errors": errors}, indent=2))
     if errors:
         context.exit(USAGE)
-    context.exit(DONE if all(checkpoint["loads"] for checkpoint in found) else FINDINGS)
+    if not all(checkpoint["loads"] for checkpoint in found):
+        context.exit(FINDINGS)
+    context.exit(DONE)
 
 
 @checkpoint_command.command(
@@ -104,9 +106,11 @@ def convert_command(context: click.Context, /, source: Path, target: Path, **wis
     except Refused as error:
         _complain(shown_path(source), str(error))
         context.exit(FINDINGS)
-    except (Misplaced, OSError) as error:
-        reason = f"cannot be written: {error.strerror}" if isinstance(error, OSError) else error
-        _complain(shown_path(target), str(reason))
+    except Misplaced as error:
+        _complain(shown_path(target), str(error))
+        context.exit(USAGE)
+    except OSError as error:
+        _complain(shown_path(target), f"cannot be written: {error.strerror}")
         context.exit(USAGE)
     for change in done.changes:
         say(f"  {printable(change)}")

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,17 @@ def convert(
         tree, changes = repaired(checkpoint)
     else:
         tree, changes = _named(checkpoint, only, names_from)
-    to_full = (to or ("full" if target.suffix in _FILES else "dcp")) == "full"
+    if to is None and target.suffix in _FILES:
+        to = "full"
+    write: Callable[[Any, Path], None] = _write_dcp
+    if to == "full":
+        write = _write_full
     held = tensors(tree)
     size = sum(tensor.nbytes for tensor in held)
     joined = sum(tensor.nbytes for tensor in held if isinstance(tensor, Parts))
     with _staged(target, size + joined) as new:
         try:
-            (_write_full if to_full else _write_dcp)(_settled(tree, new.parent / "scratch"), new)
+            write(_settled(tree, new.parent / "scratch"), new)
         except RuntimeError as error:  # torch's writer, as on a full disk
             raise Misplaced(f"cannot be written: {str(error).splitlines()[0]}") from None
     return Done(len(held), size, tuple(changes))
@@ -77,13 +81,21 @@ def repaired(checkpoint: Checkpoint) -> tuple[Any, list[str]]:
     names = {problem.name for problem in found}
     changes = [line for name, line in done.items() if name in names]
     tree = strip(checkpoint.tree)
-    return rebuilt(tree, lambda _, node: unshared(node) if is_optimizer(node) else node), changes
+    return rebuilt(tree, _with_own_steps), changes
+
+
+def _with_own_steps(_: Place, node: Any) -> Any:
+    if is_optimizer(node):
+        return unshared(node)
+    return node
 
 
 def _named(checkpoint: Checkpoint, only: Sequence[str], names_from: Path) -> tuple[Any, list[str]]:
     """A numbered optimizer's states by the names of a model's checkpoint, and a line that says so."""
     trees = [open_checkpoint(file, only).tree for file in checkpoint.files]
-    ranks = [tree[only[0]] if len(only) == 1 else tree for tree in trees]
+    ranks = trees
+    if len(only) == 1:
+        ranks = [tree[only[0]] for tree in trees]
     if not all(is_optimizer(rank) and is_numbered(rank) for rank in ranks):
         raise Refused("--names-from names an optimizer's states: take them with --only")
     model = open_checkpoint(names_from)

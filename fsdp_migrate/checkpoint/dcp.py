@@ -44,15 +44,17 @@ def read_dcp(folder: Path) -> tuple[Any, list[Path]]:
         if not is_a(metadata, "Metadata"):
             raise Unreadable("is no metadata of torch.distributed.checkpoint")
         items = _Items(folder, metadata["storage_data"])
-        flat = {
-            name: items.tensor(name, entry)
-            if is_a(entry, "TensorStorageMetadata")
-            else items.load(name)
-            for name, entry in metadata["state_dict_metadata"].items()
-        }
-        paths = metadata.get("planner_data")
-        named = isinstance(paths, Mapping) and paths.keys() >= flat.keys()
-        return unflatten_state_dict(flat, paths) if named else flat, list(items.files.values())
+        flat: dict[str, Any] = {}
+        for name, entry in metadata["state_dict_metadata"].items():
+            if is_a(entry, "TensorStorageMetadata"):
+                flat[name] = items.tensor(name, entry)
+            else:
+                flat[name] = items.load(name)
+        files = list(items.files.values())
+        paths: Any = metadata.get("planner_data")
+        if isinstance(paths, Mapping) and paths.keys() >= flat.keys():
+            return unflatten_state_dict(flat, dict(paths)), files
+        return flat, files
     except Unreadable as error:
         raise Unreadable(str(error), error.path or index) from None
     except (TypeError, ValueError, AttributeError, IndexError, KeyError, RuntimeError):
@@ -68,7 +70,9 @@ class _Items:
         for key, info in places.items():
             offset = key.get("offset")
             name = info["relative_path"]
-            self._places[key["fqn"], None if offset is None else tuple(offset)] = info
+            if offset is not None:
+                offset = tuple(offset)
+            self._places[key["fqn"], offset] = info
             if info.get("transform_descriptors"):
                 raise Unreadable("says that the items are compressed or encrypted: not supported")
             if min(info["offset"], info["length"]) < 0:

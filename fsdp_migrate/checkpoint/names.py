@@ -32,9 +32,11 @@ def is_flat(name: object) -> bool:
 def wrapped(tree: Any) -> dict[str, list[str]]:
     """The names that have a wrapper's component, by their first one."""
     found: dict[str, list[str]] = {}
-    for name in (str(key) for _, mapping in mappings(tree) for key in mapping):
-        if part := next((part for part in name.split(".") if part in WRAPPERS), None):
-            found.setdefault(part, []).append(name)
+    for _, mapping in mappings(tree):
+        for name in map(str, mapping):
+            parts = [part for part in name.split(".") if part in WRAPPERS]
+            if parts:
+                found.setdefault(parts[0], []).append(name)
     return found
 
 

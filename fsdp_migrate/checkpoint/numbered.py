@@ -54,12 +54,13 @@ def named(ranks: Sequence[Optimizer], shapes: Shapes) -> dict[Any, Any]:
 def _joined(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A parameter's state, from its parts on the ranks; a rank without elements of it has none."""
     states = [state for state in states if state]
-    return {
-        key: torch.cat([state[key].flatten() for state in states])
-        if _has_elements(value)
-        else value
-        for key, value in (states[0] if states else {}).items()
-    }
+    if not states:
+        return {}
+    joined = dict(states[0])
+    for key, value in joined.items():
+        if _has_elements(value):
+            joined[key] = torch.cat([state[key].flatten() for state in states])
+    return joined
 
 
 def _has_elements(value: Any) -> bool:

@@ -29,28 +29,27 @@ def is_optimizer(tree: Any) -> bool:
 
 def is_numbered(optimizer: Optimizer) -> bool:
     """Whether parameters are numbers: `optimizer.state_dict()`, outside FSDP's functions. In DCP they are digits."""
-    keys = [*optimizer["state"], *(p for g in optimizer["param_groups"] for p in g["params"])]
+    keys = [*optimizer["state"]]
+    for group in optimizer["param_groups"]:
+        keys += group["params"]
     return bool(keys) and all(isinstance(k, int) or str(k).isdigit() for k in keys)
 
 
 def sharing_step(optimizer: Optimizer) -> int:
     """How many parameters share their `step` tensor with another: the optimizer would advance it once for each."""
-    owners = Counter(
-        step.untyped_storage().data_ptr()
-        for state in optimizer["state"].values()
-        if isinstance(state, Mapping) and _in_memory(step := state.get("step"))
-    )
+    owners = Counter[int]()
+    for state in optimizer["state"].values():
+        if isinstance(state, Mapping) and _in_memory(step := state.get("step")):
+            owners[step.untyped_storage().data_ptr()] += 1
     return sum(count for count in owners.values() if count > 1)
 
 
 def unshared(optimizer: Optimizer) -> dict[Any, Any]:
     """The same with a `step` of its own for every parameter."""
-    state = {
-        key: like(values, {**values, "step": values["step"].clone()}.items())
-        if isinstance(values, Mapping) and _in_memory(values.get("step"))
-        else values
-        for key, values in optimizer["state"].items()
-    }
+    state = dict(optimizer["state"])
+    for key, values in state.items():
+        if isinstance(values, Mapping) and _in_memory(values.get("step")):
+            state[key] = like(values, {**values, "step": values["step"].clone()}.items())
     return like(optimizer, {**optimizer, "state": state}.items())
 
 

@@ -68,9 +68,14 @@ def covers(shape: Sequence[int], boxes: Iterable[Box]) -> bool:
         return False
     cut = [d for d, whole in enumerate(shape) if any(sizes[d] != whole for _, sizes in filled)]
     if len(cut) <= 1:  # the common case, in one pass: a thousand ranks have a thousand boxes
-        ends = sorted((o[d], o[d] + n[d]) for d in cut for o, n in filled)
-        return all(a[1] <= b[0] for a, b in itertools.pairwise(ends))
-    return not any(
-        all(max(p, q) < min(p + m, q + n) for p, m, q, n in zip(*one, *other, strict=True))
-        for one, other in itertools.combinations(filled, 2)
-    )
+        spans = [(o[d], o[d] + n[d]) for d in cut for o, n in filled]
+        return all(a[1] <= b[0] for a, b in itertools.pairwise(sorted(spans)))
+    return not any(itertools.starmap(_overlap, itertools.combinations(filled, 2)))
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    """Whether two boxes overlap: they do in every dimension."""
+    for start, length, other_start, other_length in zip(*one, *other, strict=True):
+        if max(start, other_start) >= min(start + length, other_start + other_length):
+            return False
+    return True

@@ -1,5 +1,6 @@
 """The files of all ranks of one `torch.save`: which they are, and what they hold together."""
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,8 @@ def siblings(path: Path) -> list[Path]:
         before = path.name[: number.start()]
         after = path.name[number.end() :]
         pattern = re.compile(f"{re.escape(before)}(\\d+){re.escape(after)}")
-        found = sorted((int(m[1]), file) for file in names if (m := pattern.fullmatch(file.name)))
+        numbered = [(pattern.fullmatch(file.name), file) for file in names]
+        found = sorted((int(match[1]), file) for match, file in numbered if match)
         if len(found) > len(best):
             best = [file for _, file in found]
     return best
@@ -73,9 +75,14 @@ def join(trees: Sequence[Any], place: str = "") -> Any:
         return _whole([tree for tree in trees if isinstance(tree, Parts)], place)
     if isinstance(first, Mapping):
         held = [tree for tree in trees if isinstance(tree, Mapping)]
-        keys = dict.fromkeys(key for tree in held for key in tree)
-        inner = ((k, [t.get(k) for t in held], f"{place}.{k}" if place else str(k)) for k in keys)
-        return like(first, ((key, join(values, name)) for key, values, name in inner))
+        joined: dict[Any, Any] = {}
+        for key in itertools.chain.from_iterable(held):
+            if key not in joined:
+                name = str(key)
+                if place:
+                    name = f"{place}.{key}"
+                joined[key] = join([tree.get(key) for tree in held], name)
+        return like(first, joined.items())
     if isinstance(first, list):
         same = [tree for tree in trees if isinstance(tree, list) and len(tree) == len(first)]
         return [join(values, f"{place}.{i}") for i, values in enumerate(zip(*same, strict=True))]
@@ -97,10 +104,11 @@ def _whole(ranks: Sequence[Parts], place: str) -> Parts:
     if not covers(one.shape, [part.box for part in found.values()]):
         have = {held.rank for held in ranks}
         missing = ", ".join(str(rank) for rank in range(one.ranks) if rank not in have)
-        reason = f"the files of ranks {missing} are missing"
+        reason = "the shards do not fill it"
+        if missing:
+            reason = f"the files of ranks {missing} are missing"
         raise Refused(
-            f"{place} is not whole: {reason if missing else 'the shards do not fill it'} "
-            f"({len(have)} of {one.ranks} ranks are there)"
+            f"{place} is not whole: {reason} ({len(have)} of {one.ranks} ranks are there)"
         )
     return in_parts(one.shape, one.dtype, found.values())
 
@@ -115,11 +123,17 @@ def are_local(trees: Sequence[Any]) -> bool:
         {place: tuple(value.shape) for place, value in leaves(tree) if isinstance(value, torch.Tensor)}
         for tree in trees
     ]  # fmt: skip
-    if not shapes[0] or any(len(shape) > 1 for found in shapes for shape in found.values()):
+    first = shapes[0]
+    every = [shape for found in shapes for shape in found.values()]
+    if not first or any(len(shape) > 1 for shape in every):
         return False
-    if any(shape == (0,) for found in shapes for shape in found.values()):
+    if (0,) in every:
         return True
-    if len(trees) > 1 and all(any(is_numbered(o) for _, o in optimizers(t)) for t in trees):
-        return any(len(shape) == 1 for shape in shapes[0].values())
-    common = set(shapes[0]).intersection(*shapes[1:])
-    return any(found[place] != shapes[0][place] for found in shapes for place in common)
+    if len(trees) > 1 and all(map(_has_numbered, trees)):
+        return any(len(shape) == 1 for shape in first.values())
+    common = set(first).intersection(*shapes[1:])
+    return any(len({found[place] for found in shapes}) > 1 for place in common)
+
+
+def _has_numbered(tree: Any) -> bool:
+    return any(is_numbered(optimizer) for _, optimizer in optimizers(tree))

@@ -57,7 +57,10 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     if found["others"]:
         yield f"  also: {printable(', '.join(found['others']))}"
     for problem in found["problems"]:
-        word = click.style(problem["name"], fg="yellow" if problem["convertible"] else "red")
+        color = "red"
+        if problem["convertible"]:
+            color = "yellow"
+        word = click.style(problem["name"], fg=color)
         yield f"  {word}: {printable(problem['message'])}; {problem['advice']}"
     if found["loads"]:
         yield click.style(f"  loads as it is: {_loaders(found)}", fg="green")
@@ -78,7 +81,10 @@ def _loaders(found: dict[str, Any]) -> str:
 
 
 def _amount(role: str, tensors: int, elements: int, bytes: int, dtypes: Any, **_: Any) -> str:
-    unit = "parameters" if role == "model" else "elements"
+    if role == "model":
+        unit = "parameters"
+    else:
+        unit = "elements"
     return ", ".join((counted(tensors, "tensor"), f"{elements:,} {unit}", size(bytes), *dtypes))
 
 

@@ -68,8 +68,11 @@ def _folder(folder: Path, only: Sequence[str]) -> Checkpoint:
     if not found:
         raise Unreadable("holds no checkpoint: neither DCP's .metadata nor a file of torch.save")
     checkpoint = _file(found[0], only)
-    known = checkpoint.files if checkpoint.kind == "full" else siblings(found[0])
-    if others := [file.name for file in found if file not in known]:
+    known = checkpoint.files
+    if checkpoint.kind != "full":
+        known = tuple(siblings(found[0]))
+    others = [file.name for file in found if file not in known]
+    if others:
         raise Unreadable(f"holds several checkpoints: name one, as {found[0].name} or {others[0]}")
     return checkpoint
 
@@ -84,16 +87,23 @@ def _file(path: Path, only: Sequence[str]) -> Checkpoint:
     alone = not sharded and any(len(tensor.shape) > 1 for tensor in held)
     trees = {path: tree}
     if not alone:
-        trees = {f: tree if f == path else _read_sibling(f, only) for f in siblings(path)}
+        trees = {}
+        for file in siblings(path):
+            if file == path:
+                trees[file] = tree
+            else:
+                trees[file] = _read_sibling(file, only)
     readable = [found for found in trees.values() if not isinstance(found, Unreadable)]
     if sharded:
         tree, used, ranks, refused = joined(trees)
-        flat = any(is_flat(place[-1]) for place, _ in leaves(tree) if place)
-        kind: Literal["local", "shards"] = "local" if flat else "shards"
-        return Checkpoint(path, kind, form, tree, used, ranks, None if flat else refused)
+        if any(is_flat(place[-1]) for place, _ in leaves(tree) if place):
+            return Checkpoint(path, "local", form, tree, used, ranks, None)
+        return Checkpoint(path, "shards", form, tree, used, ranks, refused)
     if len(trees) > 1 and are_local(readable):
         return Checkpoint(path, "local", form, tree, tuple(trees), len(trees))
-    return Checkpoint(path, "local" if are_local([tree]) else "full", form, tree, (path,))
+    if are_local([tree]):
+        return Checkpoint(path, "local", form, tree, (path,))
+    return Checkpoint(path, "full", form, tree, (path,))
 
 
 def _read(path: Path, only: Sequence[str]) -> tuple[str, Any]:

@@ -59,8 +59,12 @@ def _section(key: str, tree: Any) -> Section:
     bytes_of = Counter[str]()
     for tensor in held:
         bytes_of[str(tensor.dtype).removeprefix("torch.")] += tensor.nbytes
-    role = "model" if isinstance(tree, Mapping) else "other"
-    role = "optimizer" if any(optimizers(tree)) else role
+    if isinstance(tree, Mapping):
+        role = "model"
+    else:
+        role = "other"
+    if any(optimizers(tree)):
+        role = "optimizer"
     elements = sum(tensor.numel() for tensor in held)
     dtypes = tuple(name for name, _ in bytes_of.most_common())
     return Section(key, role, len(held), elements, bytes_of.total(), dtypes)

@@ -28,7 +28,9 @@ def nodes(tree: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
 
 def leaves(tree: Any) -> Iterator[tuple[Place, Any]]:
     """Everything that is no mapping, list or tuple, in order."""
-    return ((p, node) for p, node in nodes(tree) if not isinstance(node, (Mapping, list, tuple)))
+    for place, node in nodes(tree):
+        if not isinstance(node, (Mapping, list, tuple)):
+            yield place, node
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
@@ -38,7 +40,9 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 def mappings(tree: Any) -> Iterator[tuple[Place, Mapping[Any, Any]]]:
     """All mappings, the outer before the inner."""
-    return ((place, node) for place, node in nodes(tree) if isinstance(node, Mapping))
+    for place, node in nodes(tree):
+        if isinstance(node, Mapping):
+            yield place, node
 
 
 def rebuilt(tree: Any, change: Callable[[Place, Any], Any], place: Place = ()) -> Any:

@@ -123,7 +123,10 @@ class File:
                 parts = [value]
             parts = [part for part in parts if isinstance(part, ast.AST)]
             self.parents.update(dict.fromkeys(parts, node))
-            self._walk(parts, scope if name in OUTSIDE[type(node)] else inner, binder)
+            if name in OUTSIDE[type(node)]:
+                self._walk(parts, scope, binder)
+            else:
+                self._walk(parts, inner, binder)
 
     def _inner(self, node: ast.AST, scope: Scope) -> Scope:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -193,7 +196,8 @@ class File:
         """What a name means where it is, or at another place; None for what is no name, and for builtins."""
         if not isinstance(name, ast.Name):
             return None
-        at = name if at is None else at
+        if at is None:
+            at = name
         return (self._scope_of.get(at) or self.scope_of(at)).lookup(name.id)
 
     def bindings(self, name: ast.expr) -> list[Binding]:
@@ -229,9 +233,7 @@ class File:
 
     def block(self, statement: ast.stmt) -> list[ast.stmt]:
         """The statements among which a statement is."""
-        parent = self.parents[statement]
-        for name in ("body", "orelse", "finalbody", "handlers"):
-            block = getattr(parent, name, None)
+        for _, block in ast.iter_fields(self.parents[statement]):
             if isinstance(block, list) and statement in block:
                 return block
         return []
@@ -257,7 +259,10 @@ class File:
         starts = self.line_starts
         if self._is_ascii or line > len(starts):
             return offset
-        text = self.text[starts[line - 1] : starts[line] if line < len(starts) else None]
+        end = len(self.text)
+        if line < len(starts):
+            end = starts[line]
+        text = self.text[starts[line - 1] : end]
         return len(text.encode()[:offset].decode(errors="replace"))
 
     def offset(self, line: int, column: int) -> int:
@@ -266,10 +271,8 @@ class File:
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """The places in the text where a node begins and ends, without parentheses around it."""
-        line = getattr(node, "lineno", 1)
-        end_line = getattr(node, "end_lineno", 1) or 1
-        start = self.offset(line, getattr(node, "col_offset", 0))
-        return start, self.offset(end_line, getattr(node, "end_col_offset", 0) or 0)
+        line, column, end_line, end_column = place_of(node)
+        return self.offset(line, column), self.offset(end_line, end_column)
 
     def source(self, node: ast.AST) -> str:
         """The source of a node as it is in the file."""
@@ -279,9 +282,11 @@ class File:
     def lines(self, node: ast.AST) -> tuple[int, int]:
         """The places in the text where the first line of a node begins and its last line ends, its newline included."""
         starts = self.line_starts
-        first = getattr(node, "lineno", 1)
-        last = getattr(node, "end_lineno", 1) or 1
-        return starts[first - 1], starts[last] if last < len(starts) else len(self.text)
+        first, _, last, _ = place_of(node)
+        end = len(self.text)
+        if last < len(starts):
+            end = starts[last]
+        return starts[first - 1], end
 
     def calls_in(self, function: ast.AST, name: str) -> bool:
         """Whether a function calls something of a name, itself or in a function inside of it."""
@@ -301,7 +306,25 @@ def parsed(code: str | bytes, name: str = "<unknown>") -> ast.Module:
 
 def last_name(expression: ast.AST | None) -> str:
     """`norm` of `torch.linalg.norm`, and of `norm`; "" of what is no name."""
-    return getattr(expression, "attr", getattr(expression, "id", ""))
+    if isinstance(expression, ast.Name):
+        return expression.id
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return ""
+
+
+def is_name(expression: ast.AST | None, name: str) -> bool:
+    """Whether an expression is a name and nothing else: `self`, but not `self.model`."""
+    return isinstance(expression, ast.Name) and expression.id == name
+
+
+def place_of(node: ast.AST) -> tuple[int, int, int, int]:
+    """The line and column where a node begins, and those where it ends; the first line for one without a place (a module)."""
+    line = getattr(node, "lineno", 1)
+    column = getattr(node, "col_offset", 0)
+    end_line = getattr(node, "end_lineno", None) or line
+    end_column = getattr(node, "end_col_offset", None) or 0
+    return line, column, end_line, end_column
 
 
 def values_given(call: ast.Call) -> list[ast.expr]:
@@ -356,8 +379,9 @@ def words_in(node: ast.AST) -> set[str]:
 def module_name(path: Path) -> str:
     """The dotted form of a file's whole path. Imports are resolved by its end."""
     absolute = path.absolute()
-    package = absolute.name == "__init__.py"
-    return dotted(absolute.parts[1:-1] if package else absolute.with_suffix("").parts[1:])
+    if absolute.name == "__init__.py":
+        return dotted(absolute.parts[1:-1])
+    return dotted(absolute.with_suffix("").parts[1:])
 
 
 def dotted(folders: Iterable[str]) -> str:

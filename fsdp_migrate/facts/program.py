@@ -91,7 +91,9 @@ class Program:
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
         texts = {str(file.path): file.text.encode(errors="replace") for file in self.files}
         every = dict.fromkeys([*self._loaded, *map(str, paths)])
-        self.tree = Tree(every, texts if data is None else data)
+        if data is None:
+            data = texts
+        self.tree = Tree(every, data)
         self.reach = Reach(self.tree)
         self.kept: dict[str, dict[str, Any]] = {}
         self.references: dict[File, dict[ast.expr, str]] = {}
@@ -128,7 +130,10 @@ class Program:
     def load(self, path: str) -> File | None:
         """A file of the run, parsed; None if that fails."""
         if path not in self._loaded:
-            self._loaded[path] = self._read(Path(path)) if self._read else None
+            if self._read:
+                self._loaded[path] = self._read(Path(path))
+            else:
+                self._loaded[path] = None
         return self._loaded[path]
 
     def fsdp1(self, expression: ast.expr, file: File) -> str | None:
@@ -274,8 +279,10 @@ class Program:
         self, name: str, file: File, scope: Scope, bindings: list[Binding], everywhere: bool
     ) -> tuple[Meaning, ...]:
         def find() -> tuple[Meaning, ...]:
-            found = (m for b in bindings for m in self._binding(b, file, scope, everywhere))
-            return tuple(dict.fromkeys(found))
+            found: dict[Meaning, None] = {}
+            for binding in bindings:
+                found |= dict.fromkeys(self._binding(binding, file, scope, everywhere))
+            return tuple(found)
 
         return self._meant.of((id(scope), name, everywhere), find)
 
@@ -305,7 +312,10 @@ class Program:
                 yield from members
                 return
         child = self._module(f"{binding.module}.{binding.member}", file, everywhere)
-        yield UNKNOWN if isinstance(child, External) and module is UNKNOWN else child
+        if isinstance(child, External) and module is UNKNOWN:
+            yield UNKNOWN
+        else:
+            yield child
 
     def _member(self, owner: Meaning, attribute: str, everywhere: bool) -> Iterator[Meaning]:
         if isinstance(owner, External):

@@ -127,7 +127,10 @@ class Binder:
     def _import(self, node: ast.Import, scope: Scope) -> None:
         for alias in node.names:
             bound = alias.asname or alias.name.split(".")[0]
-            target = alias.name if alias.asname else bound
+            if alias.asname:
+                target = alias.name
+            else:
+                target = bound
             scope.bind(bound, Imported(node, alias, target, None))
             self.aliases.add(bound)
 
@@ -230,8 +233,13 @@ def absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
     if not node.level:
         return node.module or ""
     parts = module.split(".")
-    keep = len(parts) - node.level + (1 if is_package else 0)
-    return ".".join([*parts[: max(keep, 0)], *([node.module] if node.module else [])])
+    keep = len(parts) - node.level
+    if is_package:
+        keep += 1
+    parts = parts[: max(keep, 0)]
+    if node.module:
+        parts.append(node.module)
+    return ".".join(parts)
 
 
 def _function_around(scope: Scope, name: str) -> Scope:

@@ -34,30 +34,39 @@ class _Search:
         self.program = program
         self.seen: set[ast.AST] = set()
         # Other names for such classes, and those of classes that derive from them.
-        texts = [file.text for file in program.files]
-        every = ((pattern, text) for pattern in _ALIAS for text in texts)
-        self.others = {name for pattern, text in every for name in pattern.findall(text)}
-        for name, bases in (each for text in texts for each in _CLASS.findall(text)):
-            if any(map(self.may_be_one, re.findall(r"\w+", bases))):
-                self.others.add(name)
+        self.others: set[str] = set()
+        for file in program.files:
+            for pattern in _ALIAS:
+                self.others.update(pattern.findall(file.text))
+        for file in program.files:
+            for name, bases in _CLASS.findall(file.text):
+                if any(map(self.may_be_one, re.findall(r"\w+", bases))):
+                    self.others.add(name)
 
     def found(self) -> Iterator[tuple[ast.expr, str]]:
         for file in self.program.files:
-            known = (*filter(self.may_be_one, file.calls), "__init__")
-            for call in (call for name in known for call in file.calls.get(name, ())):
-                taker = self.taker(call, file)
-                pending: list[tuple[File, ast.AST]] = []
-                pending += ((file, value) for value in values_given(call) if taker)
-                while pending:
-                    here, value = pending.pop()
-                    for node in ast.walk(value) if value not in self.seen else ():
-                        self.seen.add(node)
-                        if isinstance(node, ast.Name | ast.Attribute):
-                            name = self.program.fsdp1(node, here)
-                            if name is None:
-                                pending += self.sources(node, here)
-                            elif name != CLASS:
-                                yield node, taker
+            for name in (*filter(self.may_be_one, file.calls), "__init__"):
+                for call in file.calls.get(name, ()):
+                    taker = self.taker(call, file)
+                    if taker:
+                        for node in self.leading_to(call, file):
+                            yield node, taker
+
+    def leading_to(self, call: ast.Call, file: File) -> Iterator[ast.expr]:
+        """The names of FSDP1 in all that the arguments of a call can come from."""
+        pending: list[tuple[File, ast.AST]] = [(file, value) for value in values_given(call)]
+        while pending:
+            here, value = pending.pop()
+            if value in self.seen:
+                continue
+            for node in ast.walk(value):
+                self.seen.add(node)
+                if isinstance(node, ast.Name | ast.Attribute):
+                    name = self.program.fsdp1(node, here)
+                    if name is None:
+                        pending += self.sources(node, here)
+                    elif name != CLASS:
+                        yield node
 
     def may_be_one(self, name: str) -> bool:
         """Whether a class may be such a library's, by its name."""
@@ -65,12 +74,15 @@ class _Search:
 
     def taker(self, call: ast.Call, file: File) -> str:
         """The library's class that a call makes, be it through a class of the program; empty for any other call."""
-        function, around = call.func, file.enclosing_class(call)
+        function = call.func
+        around = file.enclosing_class(call)
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call):
-            is_super = last_name(function.value.func) == "super"
-            bases = around.bases if is_super and around is not None else ()
-            named = (self.named(each, file) for each in bases if self.may_be_one(last_name(each)))
-            return next(filter(None, named), "")
+            if around is None or last_name(function.value.func) != "super":
+                return ""
+            for base in around.bases:
+                if self.may_be_one(last_name(base)) and (name := self.named(base, file)):
+                    return name
+            return ""
         return self.named(function, file)
 
     def named(self, expression: ast.expr, file: File) -> str:
@@ -81,7 +93,9 @@ class _Search:
             if isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef):
                 above += self.program.classes_above(meaning)
             for each in above:
-                path = each.dotted if isinstance(each, External) else ""
+                path = ""
+                if isinstance(each, External):
+                    path = each.dotted
                 name = path.rpartition(".")[2]
                 if ("FSDP" in name or CLASS in name) and not path.startswith(_OWN):
                     return path
@@ -89,26 +103,34 @@ class _Search:
 
     def sources(self, node: ast.Name | ast.Attribute, file: File) -> Iterator[tuple[File, ast.AST]]:
         """Where a name can have its value from."""
-        for assign in file.of(ast.Assign):  # self.policy = ..., options["policy"] = ...
-            for target in assign.targets:
-                owner = target
-                if isinstance(target, ast.Subscript):
-                    owner = target.value
-                if not isinstance(target, ast.Name) and last_name(owner) == last_name(node):
-                    yield file, assign.value
+        yield from self.assigned(last_name(node), file)
         for binding in file.bindings(node):
             if isinstance(binding, Assigned):
                 yield file, binding.value
-            elif isinstance(binding, Parameter):
-                yield from self.given(getattr(binding.function, "name", ""))
+            elif isinstance(binding, Parameter) and not isinstance(binding.function, ast.Lambda):
+                yield from self.given(binding.function.name)
         value = value_of(self.program, file, node)
         if value is not None:
             yield value.file, value.node
-        for each in self.program.definitions(node, file):
-            yield from ((each.file, n) for n in ast.walk(each.node) if isinstance(n, ast.Return))
+        for definition in self.program.definitions(node, file):
+            for part in ast.walk(definition.node):
+                if isinstance(part, ast.Return):
+                    yield definition.file, part
+
+    def assigned(self, name: str, file: File) -> Iterator[tuple[File, ast.AST]]:
+        """What is assigned to an attribute of that name, or put into it: `self.policy = ...`, `options["policy"] = ...`."""
+        for assign in file.of(ast.Assign):
+            for target in assign.targets:
+                if isinstance(target, ast.Subscript):
+                    is_it = last_name(target.value) == name
+                else:
+                    is_it = isinstance(target, ast.Attribute) and target.attr == name
+                if is_it:
+                    yield file, assign.value
 
     def given(self, function: str) -> Iterator[tuple[File, ast.AST]]:
         """What a function of that name is given anywhere."""
         for file in self.program.files:
             for call in file.calls.get(function, ()):
-                yield from ((file, value) for value in values_given(call))
+                for value in values_given(call):
+                    yield (file, value)

@@ -171,8 +171,12 @@ class Reach:
                 if alias:
                     members = _members(text, module, alias)
                     names.update(members)
-                    texts += [] if all(members) else [text]
-                names.update(["*"] if listed == "*" else [attribute, *_WORD.findall(listed)])
+                    if not all(members):
+                        texts.append(text)
+                if listed == "*":
+                    names.add("*")
+                else:
+                    names.update([attribute, *_WORD.findall(listed)])
         return names, texts
 
     def _text(self, path: str) -> str:

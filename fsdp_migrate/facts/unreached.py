@@ -30,19 +30,29 @@ _SECOND = re.compile(r"fsdp_?2|fsdp_version|fsdpmodule")
 
 def why_not(file: File, node: ast.AST, target: Release) -> str:
     """Why a place is not reached: by torch from the target on, or by a sharded model; "" where it may be."""
-    child, inside = node, True  # of the innermost function
+    child = node
+    is_inside = True  # of the innermost function
     for parent in file.ancestors(node):
         if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test:
-            body = parent.body if isinstance(parent.body, list) else [parent.body]
-            if _holds(parent.test, file, target) is (child not in body):
-                return f"Runs only with torch before {'.'.join(map(str, target))}: nothing has to be done."
-        for block in (getattr(parent, "body", None), getattr(parent, "orelse", None)):
-            if inside and isinstance(block, list) and child in block:
-                if any(_excludes(above, file) for above in block[: block.index(child)]):
-                    return "A check above excludes sharded models here: nothing has to be done."
-        inside &= not isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef)
+            is_other_branch = not _is_in_body(child, parent)
+            if _holds(parent.test, file, target) is is_other_branch:
+                release = ".".join(map(str, target))
+                return f"Runs only with torch before {release}: nothing has to be done."
+        if is_inside and isinstance(child, ast.stmt):
+            block = file.block(child)
+            if any(_excludes(above, file) for above in block[: block.index(child)]):
+                return "A check above excludes sharded models here: nothing has to be done."
+        if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
+            is_inside = False
         child = parent
     return ""
+
+
+def _is_in_body(child: ast.AST, parent: ast.If | ast.IfExp) -> bool:
+    """Whether a part of an `if` runs where its test holds."""
+    if isinstance(parent, ast.IfExp):
+        return child is parent.body
+    return child in parent.body
 
 
 def _excludes(statement: ast.stmt, file: File) -> bool:
@@ -117,11 +127,10 @@ def _is_running(expression: ast.expr, file: File) -> bool:
     if "torch.__version__" in file.source(expression):
         return True
     found = file.variable(expression)
-    if found:
-        made = [file.source(each.value) for each in found.assigned]
-    else:
-        made = []
-    return len(made) == 1 and "torch.__version__" in made[0]
+    if not found:
+        return False
+    values = [file.source(each.value) for each in found.assigned]
+    return len(values) == 1 and "torch.__version__" in values[0]
 
 
 def _release(expression: ast.expr) -> Release | None:
@@ -129,17 +138,15 @@ def _release(expression: ast.expr) -> Release | None:
     if isinstance(expression, ast.Call) and len(expression.args) == 1:
         expression = expression.args[0]
     if isinstance(expression, ast.Tuple):
-        values = [getattr(each, "value", None) for each in expression.elts]
-        numbers = tuple(each for each in values if isinstance(each, int))
-        if len(numbers) == len(values):
+        constants = [each.value for each in expression.elts if isinstance(each, ast.Constant)]
+        numbers = tuple(each for each in constants if isinstance(each, int))
+        if len(numbers) == len(expression.elts):
             return numbers
         return None
-    text = getattr(expression, "value", None)
-    found = None
-    if isinstance(text, str):
-        found = re.match(r"\d+(?:\.\d+)*", text)
-    if found:
-        return tuple(map(int, found[0].split(".")))
+    if isinstance(expression, ast.Constant) and isinstance(expression.value, str):
+        found = re.match(r"\d+(?:\.\d+)*", expression.value)
+        if found:
+            return tuple(map(int, found[0].split(".")))
     return None
 
 
@@ -149,9 +156,9 @@ def is_for_others(file: File, node: ast.AST) -> bool:
     for parent in file.ancestors(node):
         if isinstance(parent, ast.If | ast.IfExp) and child is not parent.test:
             test = file.source(parent.test).lower().replace("is not none", "")
-            body = parent.body if isinstance(parent.body, list) else [parent.body]
-            holds = (child in body) is not bool(_NOT.search(test))
-            is_of_fsdp, is_wrapper = "fsdp" in test, _WRAPPERS.search(test) is not None
+            holds = _is_in_body(child, parent) is not bool(_NOT.search(test))
+            is_of_fsdp = "fsdp" in test
+            is_wrapper = _WRAPPERS.search(test) is not None
             if is_of_fsdp and (not holds or _SECOND.search(test)):
                 return True
             if not is_of_fsdp and holds and is_wrapper:

@@ -49,7 +49,8 @@ class Wrapped:
                 yield call.args[0], call
         for name in self.models.wrapping & file.calls.keys():
             for call in file.calls[name]:
-                yield from ((module, call) for module in self._wrapped_by(call, file))
+                for module in self._wrapped_by(call, file):
+                    yield (module, call)
 
     def _wrapped_by(self, call: ast.Call, file: File) -> Iterator[ast.expr]:
         """What a call gives to a function that wraps it and returns the wrapper."""

@@ -25,8 +25,9 @@ class Wrapping:
         """The calls in a file that wrap a model: of FSDP1's class, of a subclass of it, of a `partial` of it."""
         can_wrap = self.subclasses or self.program.may_mean_fsdp1(file)
         can_wrap = can_wrap or (self.program.goes_on and "like_fsdp1" in file.calls)
-        calls = file.of(ast.Call) if can_wrap else ()
-        return [call for call in calls if self.is_constructor(call, file)]
+        if not can_wrap:
+            return []
+        return [call for call in file.of(ast.Call) if self.is_constructor(call, file)]
 
     def is_constructor(self, call: ast.Call, file: File) -> bool:
         """Whether a call wraps a model."""
@@ -57,7 +58,9 @@ class Wrapping:
         fsdp1 = self.program.fsdp1
         found: set[ast.AST] = {cls for base, cls, file in bases if fsdp1(base, file) == CLASS}
         heirs: dict[ast.AST, list[ast.ClassDef]] = {}
-        for base, cls, file in bases if found else ():
+        if not found:
+            return found
+        for base, cls, file in bases:
             for above in self.program.definitions(base, file):
                 heirs.setdefault(above.node, []).append(cls)
         pending = list(found)
@@ -69,8 +72,10 @@ class Wrapping:
 
     def names_subclass(self, expression: ast.expr, file: File) -> bool:
         """Whether an expression can be a class of the program that has FSDP1's among its bases."""
-        found = self.program.definitions(expression, file) if self.subclasses else ()
-        return any(definition.node in self.subclasses for definition in found)
+        if not self.subclasses:
+            return False
+        definitions = self.program.definitions(expression, file)
+        return any(definition.node in self.subclasses for definition in definitions)
 
     def _is_partial(self, expression: ast.expr, file: File) -> bool:
         found = file.variable(expression)
@@ -107,9 +112,12 @@ class Wrapping:
 
     def _calls_class(self, file: File) -> bool:
         """Whether a file calls static methods of FSDP1's class: it is for models that other code wraps."""
-        loads = (n for name in self.program.fsdp1_aliases(file) for n in file.loads.get(name, ()))
-        owners = (load for load in loads if isinstance(file.parents[load], ast.Attribute))
-        return any(self.program.fsdp1(owner, file) == CLASS for owner in owners)
+        for name in self.program.fsdp1_aliases(file):
+            for read in file.loads.get(name, ()):
+                is_owner = isinstance(file.parents[read], ast.Attribute)
+                if is_owner and self.program.fsdp1(read, file) == CLASS:
+                    return True
+        return False
 
     @cached_property
     def wrapping(self) -> set[str]:

@@ -35,7 +35,8 @@ def add_requirements(report: Report, found: Discovered, options: Options) -> Non
             home.ask_for_runtime(options)
     for each in declarations:
         report.findings += each.findings
-        report.changes += [each.change] if each.change else []
+        if each.change:
+            report.changes += [each.change]
     report.findings.sort()
 
 

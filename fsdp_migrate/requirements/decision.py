@@ -64,13 +64,19 @@ def decide(
     if said.compiled:
         return Decision(_COMPILED.format(torch=torch))
     if asked.writer == "conda":
-        message = _OLDER if allows else _CONDA
+        if allows:
+            message = _OLDER
+        else:
+            message = _CONDA
         return Decision(message.format(torch=torch, others=""))
     hindrance = _hindrance(said, target)
     raised = releases.raised(asked.text, target)
     if allows and may_write and asked.is_literal and not hindrance and raised != asked.text:
         return Decision(f"Raised to {raised}: the migrated code needs torch {torch}.", raised)
-    message = _OLDER if allows else _PINNED
+    if allows:
+        message = _OLDER
+    else:
+        message = _PINNED
     return Decision(message.format(torch=torch, others=hindrance))
 
 

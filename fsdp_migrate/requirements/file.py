@@ -92,10 +92,9 @@ class Declaration:
             is_on = self._say(TORCH, place, each.shown, decision.message, options, action)
             if is_on and decision.raised:
                 edits.append(Edit(*place, decision.raised))
-        for each, decision in (
-            built_for_another(self.said, target) if not self.asks_for_torch else ()
-        ):
-            self._say(TORCH, (each.start, each.end), each.shown, decision.message, options)
+        if not self.asks_for_torch:
+            for each, decision in built_for_another(self.said, target):
+                self._say(TORCH, (each.start, each.end), each.shown, decision.message, options)
         if edits and not options.only_checks:
             after = spliced(self.text, edits).encode("utf-8", "surrogateescape")
             self.change = Change(self.path, self.data, after)
@@ -123,6 +122,12 @@ class Declaration:
         line, column = self._at(place[0])
         if self._silenced(rule, ast.Pass(lineno=line)) or not options.takes(rule.code):
             return False
+        severity = None
+        if action is Action.MANUAL:
+            severity = rule.severity
+        severity = None
+        if action is Action.MANUAL:
+            severity = rule.severity
         finding = Finding(
             path=shown_path(self.path),
             line=line,
@@ -134,7 +139,7 @@ class Declaration:
             action=action,
             message=message,
             construct=shortened(construct),
-            severity=rule.severity if action is Action.MANUAL else None,
+            severity=severity,
         )
         self.findings.append(finding)
         return True

@@ -23,8 +23,12 @@ def read_lock(text: str) -> Read:
     found = []
     for version in _versions(data):
         place = next(places, None)
-        declared = of_lock(version, 0 if place is None else place.start())
-        found += [declared] if declared else []
+        start = 0
+        if place is not None:
+            start = place.start()
+        declared = of_lock(version, start)
+        if declared:
+            found += [declared]
     return Read(tuple(found))
 
 

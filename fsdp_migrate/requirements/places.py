@@ -52,11 +52,12 @@ def declaring(
     for folder in sorted({os.path.dirname(program) for program in programs}):
         folders |= dict.fromkeys(_upwards(folder, given))
     found: dict[str, str] = {}
-    for file in (file for folder in folders for file in files_in(folder)):
-        kind = kind_of(file)
-        if kind is not None and not is_excluded(file):
-            found[file] = kind
-            found |= _included(file, kind, is_excluded)
+    for folder in folders:
+        for file in files_in(folder):
+            kind = kind_of(file)
+            if kind is not None and not is_excluded(file):
+                found[file] = kind
+                found |= _included(file, kind, is_excluded)
     return dict(sorted(found.items()))
 
 
@@ -88,7 +89,8 @@ def files_in(folder: str) -> Iterator[str]:
         elif _BESIDE.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
             for below, folders, names in os.walk(entry.path):
                 folders.sort()
-                yield from (os.path.join(below, name) for name in sorted(names))
+                for name in sorted(names):
+                    yield os.path.join(below, name)
 
 
 def _included(file: str, kind: str, is_excluded: Callable[[str], bool]) -> dict[str, str]:

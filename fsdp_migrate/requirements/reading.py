@@ -41,7 +41,8 @@ def _requirements(text: str) -> Read:
     for start, line in _lines(text):
         entry = _OPTION.sub("", _COMMENT.sub("", line)).rstrip()
         declared = of_pip(entry.lstrip(), start + len(entry) - len(entry.lstrip()))
-        found += [declared] if declared else []
+        if declared:
+            found += [declared]
     return Read(tuple(found), compiled=_COMPILED.search(text) is not None, index=_index(text))
 
 
@@ -55,7 +56,8 @@ def _cfg(text: str) -> Read:
         else:
             begin = len(line) - len(line.lstrip())
         declared = of_pip(_COMMENT.sub("", line[begin:]).rstrip(), start + begin)
-        found += [declared] if declared else []
+        if declared:
+            found += [declared]
     return Read(tuple(found))
 
 
@@ -72,7 +74,8 @@ def _python(text: str) -> Read:
         begin = len(data[:at].decode("utf-8", "surrogateescape")) + 1
         is_whole = text[begin : begin + len(node.value)] == node.value
         declared = of_pip(node.value, begin, is_literal=is_whole)
-        found += [declared] if declared else []
+        if declared:
+            found += [declared]
     return Read(tuple(found))
 
 
@@ -90,9 +93,13 @@ def _conda(text: str) -> Read:
         if item[2] == "pip:":
             margin = depth
             continue
-        of = of_conda if margin is None else of_pip
+        if margin is None:
+            of = of_conda
+        else:
+            of = of_pip
         declared = of(item[2], start + item.start(2))
-        found += [declared] if declared else []
+        if declared:
+            found += [declared]
     return Read(tuple(found), index=_index(text))
 
 
@@ -104,7 +111,9 @@ def _docker(text: str) -> Read:
         shown = _USED.sub(lambda use: variables.get(use[1] or use[2], use[0]), line)
         if image := _FROM.match(shown):
             found.append(of_image(image[1], start))
-        for word in _WORD.finditer("" if line.lstrip().startswith("#") else shown):
+        if line.lstrip().startswith("#"):
+            continue
+        for word in _WORD.finditer(shown):
             at = start
             if line == shown:
                 at = start + word.start()

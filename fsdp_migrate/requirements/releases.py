@@ -68,5 +68,9 @@ def _is_bound(declared: Declared, target: Sequence[int]) -> bool:
 def _below(target: Sequence[int]) -> Iterable[str]:
     """The releases of torch below one."""
     for major in range(1, target[0] + 1):
-        for minor in range(14 if major < target[0] else target[1]):
-            yield from (f"{major}.{minor}.{micro}" for micro in range(3))
+        minors = 14
+        if major == target[0]:
+            minors = target[1]
+        for minor in range(minors):
+            for micro in range(3):
+                yield f"{major}.{minor}.{micro}"

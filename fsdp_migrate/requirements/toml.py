@@ -27,7 +27,10 @@ def read_toml(text: str) -> Read:
     table = parsed(text)
     found = {(each.start, each.text): each for each in _all(table, text)}
     itself = of_pip(str(table.get("project", {}).get("name", "")), 0)
-    return Read((*found.values(), *([itself] if itself else [])))
+    declared = [*found.values()]
+    if itself:
+        declared.append(itself)
+    return Read(tuple(declared))
 
 
 def _all(table: dict[str, Any], text: str) -> Iterator[Declared]:
@@ -54,7 +57,10 @@ def _of_list(values: list[Any], text: str) -> Iterator[Declared]:
 def _of_table(table: dict[str, Any], text: str) -> Iterator[Declared]:
     """Entries such as `torch = "^2.1"` and `torch = { version = "2.1.2", source = "pytorch" }`."""
     for name, value in table.items():
-        for each in value if isinstance(value, list) else [value]:
+        entries = value
+        if not isinstance(value, list):
+            entries = [value]
+        for each in entries:
             versions = each
             if isinstance(each, dict):
                 versions = each.get("version")
@@ -75,7 +81,9 @@ def _of_entry(name: str, versions: str, text: str) -> Iterator[Declared]:
 def _quoted(value: str, text: str, start: int = 0, end: int | None = None) -> Iterator[int]:
     """The places of a string in a text, as it is written with either quotes, outside of comments."""
     quoted = re.compile(f"(['\"]){re.escape(value)}\\1")
-    for found in quoted.finditer(text, start, len(text) if end is None else end):
+    if end is None:
+        end = len(text)
+    for found in quoted.finditer(text, start, end):
         line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
         if not line.lstrip().startswith("#"):
             yield found.start() + 1

@@ -183,7 +183,10 @@ def verify_command(
         if summary is not None:
             summary.write(markdown_of_failure(failure, name))
         context.exit(3)
-    code = 0 if verdict.equal else 1
+    if verdict.equal:
+        code = 0
+    else:
+        code = 1
     if nodes is not None and nodes.number > 0:
         # All nodes know the result; the first one reports it.
         say(f"node {nodes.number}: {verdict.line()}", err=True)

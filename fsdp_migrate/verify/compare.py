@@ -67,7 +67,8 @@ class Difference:
             where = f"step {self.step}"
         if self.late:
             where = "a backward after the last step"
-        where += f" on rank {self.rank}" if self.rank >= 0 else ""
+        if self.rank >= 0:
+            where += f" on rank {self.rank}"
         began = ""
         if self.parameter:
             began = f", begins with {self.parameter}"
@@ -126,7 +127,12 @@ def begun(first: Difference, original: Run, migrated: Run, tolerance: float) -> 
     odd = [n for n in one if n and n in other and not close(one[n], other[n], least)]
     if not odd:
         return first
-    name, more = (odd[-1], "the gradient of ") if what == "gradients" else (odd[0], "")
+    if what == "gradients":
+        name = odd[-1]
+        more = "the gradient of "
+    else:
+        name = odd[0]
+        more = ""
     others = ""
     if len(odd) > 1:
         others = f" (and {len(odd) - 1} more)"
@@ -188,7 +194,9 @@ def _rates(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:
         rates = sorted(set(a))
         others = sorted(set(b))
         if len(rates) != len(others) or any(_apart(rates, others, tolerance)):
-            text = " against ".join(", ".join(f"{r:.6g}" for r in each) for each in (rates, others))
+            one_text = ", ".join(f"{rate:.6g}" for rate in rates)
+            other_text = ", ".join(f"{rate:.6g}" for rate in others)
+            text = f"{one_text} against {other_text}"
             yield Difference(step, 2, one.rank, "learning rate", text)
             return
 
@@ -217,12 +225,17 @@ def _counts(one: Rank, other: Rank) -> Iterator[Difference]:
     backwards = len(one.losses)
     others = len(other.losses)
     if backwards != others:
-        longer = one if backwards > others else other
+        if backwards > others:
+            longer = one
+        else:
+            longer = other
         step = longer.loss_steps[min(backwards, others)]
         text = f"{backwards} against {others}"
         yield Difference(step, 0, one.rank, "number of backwards", text)
 
 
 def _against(a: float, b: float) -> str:
-    short = f"{a:.8g}", f"{b:.8g}"
-    return " against ".join(short if short[0] != short[1] else (f"{a:.17g}", f"{b:.17g}"))
+    short = f"{a:.8g}"
+    if short != f"{b:.8g}":
+        return f"{short} against {b:.8g}"
+    return f"{a:.17g} against {b:.17g}"

@@ -19,7 +19,8 @@ def entries(folder: Path) -> list[str]:
     paths = [os.fspath(path) for path in discover([root]).files if path.suffix == ".py"]
     tree = Tree(paths)
     reach = Reach(tree)
-    having, starts = tree.having(_FSDP), tree.having(_STARTS)
+    having = tree.having(_FSDP)
+    starts = tree.having(_STARTS)
     found = []
     for path in paths:
         name = Path(path).relative_to(root).as_posix()

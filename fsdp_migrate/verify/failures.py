@@ -71,7 +71,8 @@ class Scene:
             lines = [line for text in texts for line in self._shown(text)[-_TAIL:]]
             if lines:
                 yield f"rank {log.name} said last:"
-                yield from (f"  {line[:_WIDTH]}" for line in lines)
+                for line in lines:
+                    yield f"  {line[:_WIDTH]}"
 
     def _shown(self, text: str) -> list[str]:
         return text.replace(f"{self.program.root}/", "").strip().splitlines()
@@ -96,11 +97,11 @@ def check(scene: Scene) -> None:
         raise scene.failed(f"it printed more than {OUTPUT >> 20} MiB", scene.output)
     failed = scene.outcome.status != 0
     # A program may start its ranks itself and not look at how they ended, or hide an exception.
-    endings = [
-        ending
-        for ending in read_endings(scene.folder / "records")
-        if (ending.status or ending.failure if failed else ending.sure)
-    ]
+    endings = read_endings(scene.folder / "records")
+    if failed:
+        endings = [ending for ending in endings if ending.status or ending.failure]
+    else:
+        endings = [ending for ending in endings if ending.sure]
     if endings or failed:
         raise _ended_badly(scene, endings)
     if not any(rank.losses for rank in scene.ranks):
@@ -135,7 +136,9 @@ def _named(failure: ProgramFailed, scene: Scene) -> Iterator[str]:
         yield code
         # A name may have its value from CUDA, as a number of devices that is 0.
         named = "|".join(_WORD.findall(code))
-        yield from (text for text in lines if re.match(rf"\s*(?:{named})\s*=[^=]", text))
+        for text in lines:
+            if re.match(rf"\s*(?:{named})\s*=[^=]", text):
+                yield text
 
 
 def own_frames(program: Program, trace: str) -> list[tuple[str, int]]:

@@ -268,10 +268,13 @@ def _odd_tensors(
     if one.shape != other.shape:
         yield f"{name} has shape {list(one.shape)} against {list(other.shape)}"
     elif one.dtype != other.dtype:
-        dtypes = (str(value.dtype).removeprefix("torch.") for value in (one, other))
-        yield f"{name} is {' against '.join(dtypes)}"
+        dtypes = f"{one.dtype} against {other.dtype}".replace("torch.", "")
+        yield f"{name} is {dtypes}"
     elif one.nbytes <= _LIMIT:
-        one, other = (value.load() if isinstance(value, Parts) else value for value in (one, other))
+        if isinstance(one, Parts):
+            one = one.load()
+        if isinstance(other, Parts):
+            other = other.load()
         if (most := beyond(one, other, tolerance, trained)) is not None:
             yield f"{name} by up to {most:.3g}"
 

@@ -71,9 +71,9 @@ def copy(
         folder = path.resolve().parent
     script = _below(folder, entry or Path(path.resolve().name))
     if script is None or not script.is_file():
-        raise Unverifiable(
-            f"--entry {entry}: no such file in {folder}" if entry else f"{path}: no such file"
-        )
+        if entry:
+            raise Unverifiable(f"--entry {entry}: no such file in {folder}")
+        raise Unverifiable(f"{path}: no such file")
     copied = target / (folder.name or "program")
     if not repository or not _copy_listed(folder, copied):
         _copy(folder, copied)
@@ -107,7 +107,8 @@ def _files(folder: Path, listed: list[str]) -> Iterator[Path]:
             yield Path(name)
         elif (path / ".git").exists():
             nested = git.listed_files(path) or []
-            yield from (Path(name) / file for file in _files(path, nested))
+            for file in _files(path, nested):
+                yield Path(name) / file
 
 
 def _link(link: Path, folder: Path, copied: Path) -> None:

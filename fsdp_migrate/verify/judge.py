@@ -48,7 +48,9 @@ def check_migrated(run: Run, changed: tuple[str, ...], *, is_own: bool = False) 
     idle = [file for file in changed if file not in ran]
     if not idle:
         return []
-    named = ", ".join(idle[:_NAMED]) + (", …" if len(idle) > _NAMED else "")
+    named = ", ".join(idle[:_NAMED])
+    if len(idle) > _NAMED:
+        named += ", …"
     if len(idle) == len(changed):
         raise Unverifiable(
             f"nothing is proved: the migrated program did not run any changed file ({named})"
@@ -103,12 +105,15 @@ def judge(
     problem = begins[0].problem or begins[1].problem
     if problem:
         unstarted = f"first values, because {problem}"
+    parameters = None
+    if not unknown:
+        parameters = apart
     uncompared = (lost, unclipped, unstarted, unknown, _taken_over(migrated), untrained)
     return Verdict(
         **{**vars(comparison), "differences": odd},
         tolerance=tolerance,
         backend=original.ranks[0].backend,
-        parameters=None if unknown else apart,
+        parameters=parameters,
         original=original,
         migrated=migrated,
         cause=causes.find(next(iter(odd), None), original, migrated, dtypes),

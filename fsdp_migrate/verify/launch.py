@@ -46,7 +46,7 @@ def _spawns(script: Path) -> bool:
     if (file := parse_file(script)) is None:
         return False
     program = Program([file], [script], parse_file)
-    names = (name for call in file.of(ast.Call) for name in program.dotted(call.func, file))
+    names = [name for call in file.of(ast.Call) for name in program.dotted(call.func, file)]
     return any(name.endswith(_STARTERS) for name in names)
 
 

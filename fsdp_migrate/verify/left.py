@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
+from fsdp_migrate.facts.file import place_of
 from fsdp_migrate.findings import Finding
 
 _NAME = re.compile(r"[A-Za-z_]\w{3,}")
@@ -51,9 +52,9 @@ class Left:
 
     def at(self, path: Path, node: ast.AST) -> list[Finding]:
         """The findings on an expression of a file of the program."""
-        first = getattr(node, "lineno", 0)
+        first, _, last, _ = place_of(node)
         name = path.relative_to(self.root).as_posix()
-        return self._on_lines(name, first, getattr(node, "end_lineno", None) or first)
+        return self._on_lines(name, first, last)
 
     def about(self, pattern: str) -> list[Finding]:
         """The findings whose construct matches."""

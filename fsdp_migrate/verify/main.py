@@ -82,16 +82,26 @@ class Pair:
         how = self.how
         place = folder / "where"
         differ = verdict is None or (not verdict.equal and verdict.deterministic)
-        if how.nodes is not None or not (differ if how.where is None else how.where):
+        wanted = how.where
+        if wanted is None:
+            wanted = differ
+        if how.nodes is not None or not wanted:
             return []
         before, after, *_ = self._programs(place)
         how.progress.stage(
             "looking for the lines that differ: both programs once more, line by line"
         )
-        first = verdict.first if verdict is not None else None
-        recording = replace(self._recording(before), lines=first.step + 1 if first else _ALL)
-        start = folder / "start.pt"
-        starts = recording, replace(recording, start=start if start.exists() else None)
+        first = None
+        if verdict is not None:
+            first = verdict.first
+        last_step = _ALL
+        if first:
+            last_step = first.step + 1
+        recording = replace(self._recording(before), lines=last_step)
+        from_start = replace(recording, start=None)
+        if (folder / "start.pt").exists():
+            from_start = replace(recording, start=folder / "start.pt")
+        starts = recording, from_start
 
         def again() -> Program:
             return replace(self._copy("original", self.original, place / "again"), twin=before.twin)
@@ -174,15 +184,22 @@ class Pair:
             lines = [replace(line, place=left.place(line.place), is_written=True) for line in lines]
         if all(line.acted for line in lines):
             return lines
-        user = after.root if self.migrated else left.root
+        if self.migrated:
+            user = after.root
+        else:
+            user = left.root
         findings = left_in_torch(user, _ran(run))
-        return [line if line.acted else replace(line, findings=findings) for line in lines]
+        for place, line in enumerate(lines):
+            if not line.acted:
+                lines[place] = replace(line, findings=findings)
+        return lines
 
     def _programs(self, folder: Path) -> tuple[Program, Program, list[str], Left]:
         """Fresh copies of both, the warnings of the migration, and what it left to people."""
-        before = self._copy("original", self.original, folder)
-        after = self._copy("migrated", self.migrated or self.original, folder)
-        before, after = replace(before, twin=after.source), replace(after, twin=before.source)
+        one = self._copy("original", self.original, folder)
+        other = self._copy("migrated", self.migrated or self.original, folder)
+        before = replace(one, twin=other.source)
+        after = replace(other, twin=one.source)
         if self.migrated is not None:
             left = Left(before.root, lambda: left_to_user(before.root, self.how.form))
             return before, after, [], left
@@ -295,7 +312,9 @@ def _notes(program: Program, how: Options, run: records.Run) -> Iterator[str]:
         if os.path.isabs(path) and program.inside(Path(path)):
             yield f"{argument} is outside the copies: both programs read and write the same place"
     started = len(run.ranks)
-    asked = how.ranks * (how.nodes.count if how.nodes else 1)
+    asked = how.ranks
+    if how.nodes:
+        asked *= how.nodes.count
     if started != asked and not run.stopped:
         yield f"the program starts its own ranks: {started} instead of {asked}"
 
@@ -321,7 +340,10 @@ def run_program(
         look,
     )
     found = records.read_ranks(place / "records", outcome.stopped)
-    expected = how.ranks if launcher == "torchrun" else 0
+    if launcher == "torchrun":
+        expected = how.ranks
+    else:
+        expected = 0
     scene = failures.Scene(program, outcome, place, expected, found)
     if outcome.stopped:
         return records.Run(found, outcome.seconds, scene.standard, stopped=True)
@@ -335,7 +357,7 @@ def run_program(
     if how.nodes is not None:
         how.nodes.share(program.name, place / "records")
         shared = how.nodes.meet(program.name, how.timeout)
-        ranks = (rank for one in shared for rank in records.read_ranks(one))
+        ranks = [rank for one in shared for rank in records.read_ranks(one)]
         found = sorted(ranks, key=lambda rank: rank.rank)
     told = [replace(rank, output=scene.printed(rank.rank)) for rank in found]
     return records.Run(told, outcome.seconds, scene.standard)

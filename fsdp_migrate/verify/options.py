@@ -74,9 +74,12 @@ class Options:
         if torch.cuda.is_available():
             count = torch.cuda.device_count()
         if self.device == "cuda" and count < self.ranks:
+            fitting = ""
+            if count:
+                fitting = f"--nproc {count} fits, and "
             raise Unverifiable(
                 f"{self.ranks} ranks need {self.ranks} CUDA devices, there are {count} (NCCL takes one rank a device): "
-                f"{f'--nproc {count} fits, and ' if count else ''}--device cpu runs on any number"
+                f"{fitting}--device cpu runs on any number"
             )
         if self.device == "cpu" or count < self.ranks:
             device = "cpu"
@@ -89,11 +92,12 @@ class Options:
     @property
     def recording(self) -> Recording:
         """What the recorder does, in the first run of the original."""
-        if self.canonical is None:
+        canonical = self.canonical
+        if canonical is None:
             canonical = self.device == "cpu"
-        else:
-            canonical = self.canonical
-        return Recording(canonical, self.ranks if self.emulate else 0)
+        if self.emulate:
+            return Recording(canonical, self.ranks)
+        return Recording(canonical, 0)
 
     @property
     def may_emulate(self) -> bool:

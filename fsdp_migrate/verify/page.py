@@ -67,7 +67,10 @@ def render(verdict: Verdict, name: str) -> str:
 
 
 def _verdict(verdict: Verdict) -> Iterator[str]:
-    kind = "same" if verdict.equal else "different"
+    if verdict.equal:
+        kind = "same"
+    else:
+        kind = "different"
     yield f'<p class="verdict {kind}">{escape(verdict.line())}</p>'
     if cause := verdict.cause:
         yield f"<p><b>Cause: {escape(cause.title)}.</b> {escape(cause.advice)}</p>"
@@ -81,7 +84,10 @@ def _charts(verdict: Verdict) -> Iterator[str]:
     other = verdict.migrated
     runs = {"original": one, "migrated": other}
     first = verdict.first
-    mark = first.step if first and not first.ended else 0
+    if first and not first.ended:
+        mark = first.step
+    else:
+        mark = 0
     both = zip(_places(one), one.backwards, other.backwards, strict=False)
     losses = [(place, farthest(*pair) or 0.0) for place, *pair in both]
     pairs = zip(one.grad_norms, other.grad_norms, strict=False)
@@ -159,7 +165,11 @@ class _Axis:
             self.high = self.high + 1
 
     def __call__(self, value: float) -> float:
-        return self._pixel(value if not self.log else math.log10(value) if value else self.low)
+        if not self.log:
+            return self._pixel(value)
+        if not value:
+            return self._pixel(self.low)
+        return self._pixel(math.log10(value))
 
     def _pixel(self, place: float) -> float:
         share = (place - self.low) / (self.high - self.low)
@@ -168,18 +178,17 @@ class _Axis:
     def ticks(self) -> Iterator[tuple[float, str]]:
         """Pixels and labels of round numbers, of powers of ten on a logarithmic axis."""
         tens = 10.0 ** math.floor(math.log10(self.high - self.low))
-        step = next(
-            part for k in (0.2, 0.5, 1, 2) if (self.high - self.low) / (part := k * tens) <= 5
-        )
+        steps = [factor * tens for factor in (0.2, 0.5, 1, 2)]
+        step = next(each for each in steps if (self.high - self.low) / each <= 5)
         if self.log or self.whole:
             step = max(step, 1)
         for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1):
+            text = f"{number * step:.6g}"
             if self.log:
                 text = f"1e{number * step:g}"
-            else:
-                text = f"{number * step:.6g}"
-            is_zero = self.zero and number * step <= self.low
-            yield self._pixel(number * step), "0" if is_zero else text
+            if self.zero and number * step <= self.low:
+                text = "0"
+            yield self._pixel(number * step), text
 
 
 def _curve(kind: str, points: Sequence[Point], across: _Axis, up: _Axis) -> Iterator[str]:
@@ -190,8 +199,10 @@ def _curve(kind: str, points: Sequence[Point], across: _Axis, up: _Axis) -> Iter
         title = f"<title>{kind}, step {step:g}: {value:.8g}</title>"
         if odd := not abs(value) < _HUGE:  # as NaN, too
             yield f'<path class="{kind} odd" d="M{x - 4} {_TOP - 9}h8l-4 7z">{title}</path>'
+        elif begins:
+            path += f"M{x} {up(value)}h0"  # h0: one point shows
         else:
-            path += f"M{x} {up(value)}h0" if begins else f"L{x} {up(value)}"  # h0: one point shows
+            path += f"L{x} {up(value)}"
         begins = odd
     yield f'<path class="{kind}" d="{path}"/>'
 
@@ -203,21 +214,28 @@ _RANKS = (
 
 
 def _ranks(verdict: Verdict) -> Iterator[Sequence[str]]:
-    firsts = {
-        found.rank: "after the last" if found.ended else found.step
-        for found in sorted(verdict.differences, reverse=True)
-    }
+    firsts: dict[int, str] = {}
+    for found in sorted(verdict.differences, reverse=True):
+        firsts[found.rank] = str(found.step)
+        if found.ended:
+            firsts[found.rank] = "after the last"
     pairs = itertools.zip_longest(verdict.original.ranks, verdict.migrated.ranks)
     for number, (one, other) in enumerate(pairs):
-        losses = [rank.losses if rank else [] for rank in (one, other)]
-        most = farthest(*losses)
-        counts = (str(len(each)) for each in losses)
-        lasts = (f"{each[-1]:.8g}" if each else "-" for each in losses)
-        if most is None:
-            gap = "-"
-        else:
+        counts = []
+        lasts = []
+        for rank in (one, other):
+            counts.append("0")
+            lasts.append("-")
+            if rank and rank.losses:
+                counts[-1] = str(len(rank.losses))
+                lasts[-1] = f"{rank.losses[-1]:.8g}"
+        most = None
+        if one and other:
+            most = farthest(one.losses, other.losses)
+        gap = "-"
+        if most is not None:
             gap = f"{most:.3g}"
-        yield str(number), *counts, *lasts, gap, str(firsts.get(number, "-"))
+        yield str(number), *counts, *lasts, gap, firsts.get(number, "-")
 
 
 def _parameters(verdict: Verdict) -> str:
@@ -230,13 +248,16 @@ def _parameters(verdict: Verdict) -> str:
 
 def _table(header: Sequence[str], given: Iterable[Sequence[str]]) -> str:
     rows = [*given]
-    cells = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows[:_ROWS])
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    lines = [f"<tr>{head}</tr>"]
+    for row in rows[:_ROWS]:
+        cells = "".join(f"<td>{escape(text)}</td>" for text in row)
+        lines.append(f"<tr>{cells}</tr>")
     more = ""
     if len(rows) > _ROWS:
         more = f"<p>{len(rows) - _ROWS} more rows are left out.</p>"
-    body = "\n".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<table><tr>{head}</tr>\n{body}</table>{more}"
+    body = "\n".join(lines)
+    return f"<table>{body}</table>{more}"
 
 
 def _diff(lines: list[str]) -> Iterator[str]:

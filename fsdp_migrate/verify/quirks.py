@@ -118,8 +118,9 @@ class Line:
 def read(run: Run, root: Path) -> list[Line]:
     """The lines that ran, of the program in the folder `root`."""
     places: dict[str, list[dict[str, Any]]] = {}
-    for record in (record for rank in run.ranks for record in rank.quirks):
-        places.setdefault(record["place"], []).append(record)
+    for rank in run.ranks:
+        for record in rank.quirks:
+            places.setdefault(record["place"], []).append(record)
     lines = []
     for place, records in places.items():
         off = {name for record in records for name in record["switched_off"]}
@@ -169,13 +170,16 @@ def _switched_off(call: ast.Call, names: tuple[str, ...]) -> str:
 def _words(name: str, count: int, examples: list[str]) -> str:
     """What a quirk did, in a few words: `zero gradients for 3 parameters (head.weight, ...)`."""
     words = _WORDS.get(name, f"{name.replace('_', ' ')} {{n}} time{{s}}{{named}}")
-    shown = [*examples[:_SHOWN], *(["..."] if len(examples) > _SHOWN else [])]
+    shown = examples[:_SHOWN]
+    if len(examples) > _SHOWN:
+        shown = [*shown, "..."]
     named = ""
     if examples:
         named = f" ({', '.join(shown)})"
     more = ""
     if "{named}" in words and name in _WORDS:
         count = len(examples)
-        more = " or more" if len(examples) >= _LISTED else ""
+        if len(examples) >= _LISTED:
+            more = " or more"
     several = count != 1
     return words.format(n=f"{count}{more}", s="s" * several, es="es" * several, named=named)

@@ -156,11 +156,12 @@ class Run:
         """The squares of the norms of all parameters' `gradients` or `values` at a step, in the first rank's order."""
         found: dict[str, float] = {}
         for rank in self.ranks:
-            if step <= len(rank.names):
-                kept = getattr(rank, what)[step - 1]
-            else:
-                kept = []
-            for name, square in zip(rank.names[step - 1] if kept else [], kept, strict=True):
+            if step > len(rank.names):
+                continue
+            kept = getattr(rank, what)[step - 1]
+            if not kept:
+                continue
+            for name, square in zip(rank.names[step - 1], kept, strict=True):
                 found[name] = found.get(name, 0.0) + square
         return found
 
@@ -180,7 +181,8 @@ class Run:
         """For each backward the step, which of the step's backwards it is, from 1, and how many these are."""
         steps = max((rank.loss_steps for rank in self.ranks), key=len, default=[])
         for step, several in Counter(steps).items():
-            yield from ((step, nth, several) for nth in range(1, several + 1))
+            for nth in range(1, several + 1):
+                yield (step, nth, several)
 
     @property
     def grad_norms(self) -> list[float]:
@@ -250,7 +252,10 @@ def _with_step(rank: Rank, line: dict[str, Any]) -> Rank:
         rank.squares.append(line["square"])
         rank.learning_rates.append(line["rates"])
         rank.times.append(line["time"])
-        rank.names.append(line.get("names") or (rank.names[-1] if rank.names else []))
+        names = line.get("names") or []
+        if not names and rank.names:
+            names = rank.names[-1]
+        rank.names.append(names)
         rank.gradients.append(line.get("gradients", []))
         rank.values.append(line.get("values", []))
         rank.limits.append(line.get("limits", []))
@@ -269,7 +274,10 @@ def read_ranks(folder: Path, stopped: bool = False) -> list[Rank]:
     trained = Following(folder).ranks()
     ended = {path.with_suffix(".steps"): data for path, data in _read(folder)}
     ranks: dict[int, tuple[bool, float, Rank]] = {}
-    for path in sorted(trained.keys() | ended.keys() if stopped else ended):
+    paths = set(ended)
+    if stopped:
+        paths |= trained.keys()
+    for path in sorted(paths):
         data = ended.get(path, {})
         files = {"parameters": path.with_suffix(".pt"), "start": path.with_suffix(".start.pt")}
         there: dict[str, Any] = {name: file for name, file in files.items() if file.exists()}

@@ -32,14 +32,15 @@ def show(
     width = columns(err)
     for text in verdict.remarks:
         say(wrapped(text, width), err, dim=True)
-    say(f"loss, mean of {ranks} ranks" if ranks > 1 else "loss", err)
+    if ranks > 1:
+        say(f"loss, mean of {ranks} ranks", err)
+    else:
+        say("loss", err)
     rows = [*_rows(verdict)]
     if len(rows) > _ROWS:
         rows[_ROWS // 2 : -_ROWS // 2] = [("…",) * 4]
     for row in [_HEADER, *rows]:
-        cells = (cell.rjust(width) for cell, width in zip(row, (8, 14, 14, 12), strict=True))
-        same = row[3] in ("0", "…", _HEADER[3])
-        say("".join(cells), err, **({} if same else {"fg": "yellow"}))
+        _say_row(row, err)
     for text in _curves(verdict):
         say(text, err)
     link = "add --report FILE.html"
@@ -52,7 +53,22 @@ def show(
         say(wrapped(f"differs at {found}", width), err, fg="yellow")
     if cause := verdict.cause:
         say(wrapped(f"cause: {cause.title}. {cause.advice}", width), err, fg="yellow")
-    say(wrapped(verdict.line(), width), err, bold=True, fg="green" if verdict.equal else "red")
+    say(wrapped(verdict.line(), width), err, bold=True, fg=_color(verdict))
+
+
+def _color(verdict: Verdict) -> str:
+    if verdict.equal:
+        return "green"
+    return "red"
+
+
+def _say_row(row: Row, err: bool) -> None:
+    """Print a row of the table of losses, in yellow where the programs are apart."""
+    cells = (cell.rjust(width) for cell, width in zip(row, (8, 14, 14, 12), strict=True))
+    if row[3] in ("0", "…", _HEADER[3]):
+        say("".join(cells), err)
+    else:
+        say("".join(cells), err, fg="yellow")
 
 
 def _rows(verdict: Verdict) -> Iterator[Row]:
@@ -65,7 +81,8 @@ def _rows(verdict: Verdict) -> Iterator[Row]:
             name = f"{step}.{nth}"
         else:
             name = str(step)
-        name = name if step <= steps else "after"
+        if step > steps:
+            name = "after"
         most = farthest(losses, others)
         if most is None:
             apart = "-"
@@ -137,4 +154,7 @@ def markdown_of_failure(failure: ProgramFailed, name: str) -> str:
 
 
 def _heading(name: str, equal: bool) -> str:
-    return f"### {'✅' if equal else '❌'} fsdp-migrate verify: `{name}`"
+    mark = "❌"
+    if equal:
+        mark = "✅"
+    return f"### {mark} fsdp-migrate verify: `{name}`"

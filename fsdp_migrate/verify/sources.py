@@ -99,7 +99,7 @@ class Sources:
 
     @cached_property
     def _templates(self) -> list[Template]:
-        found = (template for module in self._modules for template in module.templates())
+        found = [template for module in self._modules for template in module.templates()]
         return [template for template in found if template.letters >= _WORDS and template.values]
 
     def _is_cost(self, value: Value, above: frozenset[int] = frozenset()) -> bool | None:
@@ -135,7 +135,8 @@ class Sources:
         match node:
             case ast.Call(func=function, args=arguments) if _SAME_KIND.fullmatch(_called(node)):
                 parts += arguments
-                parts += [function.value] if isinstance(function, ast.Attribute) else []
+                if isinstance(function, ast.Attribute):
+                    parts += [function.value]
             case ast.BinOp(left=left, right=right):
                 parts += [left, right]
             case ast.UnaryOp(operand=operand):
@@ -148,7 +149,9 @@ class Sources:
                 ast.GeneratorExp(elt=element, generators=loops)
                 | ast.ListComp(elt=element, generators=loops)
             ):
-                parts += [element, *(test for loop in loops for test in loop.ifs)]
+                parts.append(element)
+                for loop in loops:
+                    parts += loop.ifs
         return (value._replace(node=part) for part in parts)
 
     def _origins(self, value: Value) -> Iterator[Value]:
@@ -211,16 +214,19 @@ class _Module:
         """The texts with values in them."""
         for node, function in self._texts:
             pieces = [*_pieces(node)]
-            literal = "".join(piece for piece in pieces if isinstance(piece, str))
-            values = [
-                Value(piece, function, self) for piece in pieces if not isinstance(piece, str)
-            ]
-            pattern = "".join(
-                re.escape(piece.strip("\n")) if isinstance(piece, str) else "(.*?)"
-                for piece in pieces
-            )
+            literal = ""
+            pattern = ""
+            values = []
+            for piece in pieces:
+                if isinstance(piece, str):
+                    literal += piece
+                    pattern += re.escape(piece.strip("\n"))
+                else:
+                    pattern += "(.*?)"
+                    values.append(Value(piece, function, self))
             # The last value goes to the end of the line, or to where the next word begins.
-            pattern += r"(?=\s|[,;|)\]}]|$)" if pieces and not isinstance(pieces[-1], str) else ""
+            if pieces and not isinstance(pieces[-1], str):
+                pattern += r"(?=\s|[,;|)\]}]|$)"
             yield Template(re.compile(pattern), values, sum(map(str.isalpha, literal)))
 
     def _visit(self, node: ast.AST, function: ast.AST | None) -> None:
@@ -261,13 +267,11 @@ class _Module:
             case ast.Attribute(attr=name):
                 self._attributes.setdefault(name, []).append(Value(value, function, self))
             case ast.Tuple(elts=targets) | ast.List(elts=targets):
-                if isinstance(value, ast.Tuple | ast.List):
+                values = [value] * len(targets)
+                if isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(targets):
                     values = value.elts
-                else:
-                    values = []
-                same = len(values) == len(targets)
-                for place, part in enumerate(targets):
-                    self._bind(part, values[place] if same else value, function)
+                for part, own in zip(targets, values, strict=True):
+                    self._bind(part, own, function)
 
 
 def _pieces(node: ast.expr) -> Iterator[str | ast.expr]:
@@ -334,9 +338,11 @@ def _formatted(text: str, call: ast.Call) -> Iterator[str | ast.expr]:
         if name is None:
             continue
         root = re.split(r"[.\[]", name)[0]
-        place = int(root) if root.isdigit() else -1
-        value = call.args[place] if 0 <= place < len(call.args) else named.get(root)
-        value = next(following, None) if not root else value
+        value = named.get(root)
+        if not root:
+            value = next(following, None)
+        elif root.isdigit() and int(root) < len(call.args):
+            value = call.args[int(root)]
         if value is not None:
             yield value
 

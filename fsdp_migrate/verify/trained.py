@@ -48,7 +48,9 @@ def differences(
         limit = scale * max(tolerance, floor(str(value.dtype)))
         if name in rounded:
             limit += moved * max(1.0, scale)
-        if not distance <= (limit if tolerance else 0.0):
+        if not tolerance:
+            limit = 0.0
+        if not distance <= limit:  # NaN is apart, too
             odd.append((name, distance))
     yield from _first(step, 5, PARAMETERS, odd)
     if not tolerance or comparison.bitwise:

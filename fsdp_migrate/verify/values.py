@@ -96,7 +96,9 @@ def whole(parts: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], str]:
         target.copy_(value)
         missing[name] -= value.numel()
     broken = [name for name, count in missing.items() if count]
-    return found, f"the ranks' parts of {broken[0]} do not make a whole" if broken else ""
+    if broken:
+        return found, f"the ranks' parts of {broken[0]} do not make a whole"
+    return found, ""
 
 
 def first_differences(
@@ -224,10 +226,12 @@ def apart(one: Any, other: Any) -> float:
 def beyond(one: Any, other: Any, tolerance: float, trained: float = 0.0) -> float | None:
     """How far two tensors are apart, if that is more than `trained` and the tolerance, relative to the largest element."""
     most = apart(one, other)
+    scale = 0.0
     if one.numel():
         scale = float(one.double().abs().max())
-    else:
-        scale = 0.0
-    if most <= max(tolerance * scale, trained if tolerance else 0.0):
+    limit = 0.0
+    if tolerance:
+        limit = max(tolerance * scale, trained)
+    if most <= limit:
         return None
     return most

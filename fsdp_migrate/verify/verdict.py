@@ -101,7 +101,9 @@ class Verdict(Comparison):
         kept = [line for line in self.printed if (line.place, line.words) not in lines]
         files = {found.what for found in noise}
         differences = [found for found in self.differences if found.what not in files]
-        cause = self.cause if differences else None
+        cause = None
+        if differences:
+            cause = self.cause
         return replace(self, printed=kept, control=control, differences=differences, cause=cause)
 
     @property
@@ -147,40 +149,69 @@ class Verdict(Comparison):
     @property
     def remarks(self) -> Iterator[str]:
         """What every report says beside the verdict, a line each."""
+        yield from self._scope()
+        if told := clipping.told(self.original, self.migrated):
+            yield told
+        yield from self._largest()
+        yield self._arithmetic()
+        yield self._tolerance()
+        yield self.cost
+        if self.control is not None and self.deterministic:
+            yield "control: the original program, run twice, is the same"
+        elif self.control is not None:
+            yield "control: the original program, run twice, is not the same"
+        for note in self.notes:
+            yield f"note: {note}"
+        others = {found.what: found for found in reversed(self.differences)}
+        for found in [*others.values()][::-1]:
+            if found != self.first:
+                yield f"also: {found}"
+
+    def _scope(self) -> Iterator[str]:
+        """What was compared, and what was not."""
         trained = [*self.compared][: -len(self.files) or None]
         yield f"compared: {'; '.join(trained)}"
         if self.files:
+            listed = self.files[:_LISTED]
             rest = len(self.files) - _LISTED
-            more = [f"{counted(rest, 'more file')}"] if rest > 0 else []
-            yield f"compared files: {'; '.join([*self.files[:_LISTED], *more])}"
+            if rest > 0:
+                listed = [*listed, counted(rest, "more file")]
+            yield f"compared files: {'; '.join(listed)}"
         for text in self.uncompared:
             yield f"not compared: {text}"
-        if told := clipping.told(self.original, self.migrated):
-            yield told
+
+    def _largest(self) -> Iterator[str]:
+        """The largest differences of gradients, parameters and buffers."""
         yield f"gradient norms: largest relative difference {self.max_rel_grad_norm:.3g}"
         if self.max_abs_param_diff is not None:
-            where = f", the first is {next(iter(odd))}" if (odd := self.odd_parameters) else ""
+            where = ""
+            if odd := self.odd_parameters:
+                where = f", the first is {next(iter(odd))}"
             yield f"last parameters: largest difference {self.max_abs_param_diff:.3g}{where}"
         if self.max_abs_buffer_diff:
             yield f"last buffers: largest difference {self.max_abs_buffer_diff:.3g}, {self.buffer}"
+
+    def _arithmetic(self) -> str:
         how = f"{self.backend}'s own"
         if self.canonical:
             how = "both programs make sums over ranks in rank order, and norms, in float64 (--no-canonical turns it off)"
-        yield f"arithmetic: {how}" + (", CUDA emulated" if self.emulated else "")
+        if self.emulated:
+            how += ", CUDA emulated"
+        return f"arithmetic: {how}"
+
+    def _tolerance(self) -> str:
+        if not self.tolerance:
+            return "tolerance: 0: the same bits"
         dtype = self.original.dtypes[0].removeprefix("torch.") or "float32"
-        tolerance = f"{self.tolerance:.3g} relative (losses are {dtype})"
-        yield f"tolerance: {tolerance if self.tolerance else '0: the same bits'}"
-        yield self.cost
-        if self.control is not None:
-            how = "the same" if self.deterministic else "not the same"
-            yield f"control: the original program, run twice, is {how}"
-        yield from (f"note: {note}" for note in self.notes)
-        others = {found.what: found for found in reversed(self.differences)}
-        yield from (f"also: {found}" for found in [*others.values()][::-1] if found != self.first)
+        return f"tolerance: {self.tolerance:.3g} relative (losses are {dtype})"
 
     def seen(self, verbose: bool = True) -> Iterator[str]:
         """What the migrated program's run showed: what `like_fsdp1` did, the runtime's warnings, what is printed otherwise."""
-        yield from (line.text() if verbose else line.brief() for line in self.quirks)
+        for line in self.quirks:
+            if verbose:
+                yield line.text()
+            else:
+                yield line.brief()
         for said in self.migrated.said:
             yield f"{said['place']} {said['code']}: {said['message']}"
         yield from map(str, self.printed)
@@ -189,17 +220,17 @@ class Verdict(Comparison):
     def costs(self) -> Iterator[tuple[str, ...]]:
         """A table of both programs, a row each: its title and their figures."""
         runs = self.original, self.migrated
-        lasts = [run.ranks[0].losses[-1:] if run.ranks else [] for run in runs]
-        yield "last loss of the first rank", *(f"{loss[0]:.8g}" if loss else "-" for loss in lasts)
+        yield "last loss of the first rank", *map(_last_loss, runs)
         yield "optimizer steps", *(str(run.steps) for run in runs)
         yield "seconds", *(f"{run.seconds:.1f}" for run in runs)
-        steps = (run.step_seconds for run in runs)
-        yield "milliseconds of a step, median", *(f"{1e3 * s:.1f}" if s else "-" for s in steps)
+        yield "milliseconds of a step, median", *map(_step_time, runs)
         yield "peak memory of a rank, MiB", *(f"{r.peak_memory_bytes / 2**20:.0f}" for r in runs)
 
     def line(self) -> str:
         """The verdict in one line."""
-        emulated = " (CUDA emulated)" if self.emulated else ""
+        emulated = ""
+        if self.emulated:
+            emulated = " (CUDA emulated)"
         if not self.equal and self.control is not None and not self.deterministic:
             told = self.control.line().removeprefix("different: ")
             return f"undecided{emulated}: the original program differs from itself: {told}"
@@ -216,14 +247,13 @@ class Verdict(Comparison):
         losses = max(finite, default=0)
         compared = f"{counted(losses, 'loss')} on {counted(len(self.original.ranks), 'rank')} {how}"
         same = f"same: {compared}, largest difference {self.max_abs_loss:.3g}"
-        differ = "differs"
-        if len(self.printed) > 1:
-            differ = "differ"
-        printed = f"; {counted(len(self.printed), 'printed line')} {differ}"
-        idle = ""
         if clipping.unproved(self.original, self.migrated):
-            idle = "; clipping never acted"
-        return same + idle + (printed if self.printed else "")
+            same += "; clipping never acted"
+        if len(self.printed) == 1:
+            same += "; 1 printed line differs"
+        elif self.printed:
+            same += f"; {counted(len(self.printed), 'printed line')} differ"
+        return same
 
     def to_json(self) -> dict[str, Any]:
         """The contract's fields, version 1; what is not a finite number is null."""
@@ -266,6 +296,18 @@ class Verdict(Comparison):
             "where": [line.to_json() for line in self.where],
             "line": self.line(),
         }
+
+
+def _last_loss(run: Run) -> str:
+    if run.ranks and run.ranks[0].losses:
+        return f"{run.ranks[0].losses[-1]:.8g}"
+    return "-"
+
+
+def _step_time(run: Run) -> str:
+    if run.step_seconds:
+        return f"{1e3 * run.step_seconds:.1f}"
+    return "-"
 
 
 def _difference(first: Difference | None) -> dict[str, Any] | None:

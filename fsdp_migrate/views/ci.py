@@ -24,7 +24,8 @@ _OF_PROPERTY = {**_GITHUB, ":": "%3A", ",": "%2C"}
 
 def render_sarif(report: Report) -> str:
     """SARIF 2.1.0 with an object for each rule that found something; by hand is an error, the rest a warning."""
-    findings, codes = sorted(report.findings), sorted({f.code for f in report.findings})
+    findings = sorted(report.findings)
+    codes = sorted({f.code for f in report.findings})
     rules = [_rule(code) for code in codes]
     driver = {"name": "fsdp-migrate", "version": __version__, "rules": rules}
     notes = [_notification(problem) for problem in sorted(report.errors)]
@@ -96,12 +97,14 @@ def _notification(problem: Problem) -> dict[str, Any]:
 
 def _location(path: str, region: dict[str, int] | None) -> dict[str, Any]:
     name = in_repository(path)
-    absolute = os.path.isabs(name)
-    artifact = {"uri": Path(name).as_uri() if absolute else quote(os.fsencode(name))}
-    if not absolute:
-        artifact["uriBaseId"] = "%SRCROOT%"
-    found: dict[str, Any] = {"artifactLocation": artifact}
-    return {"physicalLocation": found | ({"region": region} if region else {})}
+    if os.path.isabs(name):
+        artifact = {"uri": Path(name).as_uri()}
+    else:
+        artifact = {"uri": quote(os.fsencode(name)), "uriBaseId": "%SRCROOT%"}
+    location: dict[str, Any] = {"artifactLocation": artifact}
+    if region:
+        location["region"] = region
+    return {"physicalLocation": location}
 
 
 def _region(finding: Finding) -> dict[str, int]:

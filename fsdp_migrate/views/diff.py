@@ -66,6 +66,8 @@ def quote_name(name: str) -> bytes:
         character = chr(byte)
         if character in _ESCAPES:
             quoted.append("\\" + _ESCAPES[character])
+        elif 0x20 <= byte < 0x7F:
+            quoted.append(character)
         else:
-            quoted.append(character if 0x20 <= byte < 0x7F else f"\\{byte:03o}")
+            quoted.append(f"\\{byte:03o}")
     return b'"' + "".join(quoted).encode("ascii") + b'"'

@@ -14,15 +14,19 @@ def code(text: str) -> str:
     """A code span, whatever backticks and bars are in it."""
     text = printable(text)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    space = " " if "`" in text else ""
+    space = ""
+    if "`" in text:
+        space = " "
     return f"{fence}{space}{text}{space}{fence}".replace("|", "\\|")
 
 
 def escaped(text: str) -> str:
     """Words with code spans; nothing in them is HTML, a link, or the name of a person."""
     parts = re.split(r"(`[^`]+`)", printable(text))
-    signs = re.compile(r"([\\<>\[\]*@#|]|\b_|_\b)")
-    return "".join(part if part.startswith("`") else signs.sub(r"\\\1", part) for part in parts)
+    for place, part in enumerate(parts):
+        if not part.startswith("`"):
+            parts[place] = re.sub(r"([\\<>\[\]*@#|]|\b_|_\b)", r"\\\1", part)
+    return "".join(parts)
 
 
 def places(findings: Iterable[Finding]) -> str:
@@ -39,7 +43,9 @@ def folded(title: str, findings: Sequence[Finding], *, is_open: bool = False) ->
     """A list of findings that a reader can fold; nothing where there are none."""
     if not findings:
         return
-    state = " open" if is_open else ""
+    state = ""
+    if is_open:
+        state = " open"
     yield f"<details{state}><summary>{title}: {len(findings)}</summary>"
     yield ""
     for each in sorted(findings)[:_MOST]:

@@ -101,7 +101,10 @@ def _rows(path: str, report: Report) -> list[_Row]:
     before, after = _contents(path, report)
     rows: list[_Row] = []
     for kind, start, end, new, last in SequenceMatcher(None, before, after, False).get_opcodes():
-        old = "same" if kind == "equal" else "del"
+        if kind == "equal":
+            old = "same"
+        else:
+            old = "del"
         rows += (_Row(old, index + 1, before[index]) for index in range(start, end))
         if kind != "equal":
             rows += (_Row("add", 0, line) for line in after[new:last])

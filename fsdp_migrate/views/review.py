@@ -154,7 +154,10 @@ def _shown(form: str, verified: Mapping[str, object] | None) -> Iterator[str]:
         command = f"fsdp-migrate verify SCRIPT{chosen} -- ARGUMENTS"
         yield f"Not run yet: `{command}` trains both programs and compares them."
     else:
-        mark = "✅" if verified["equal"] else "❌"
+        if verified["equal"]:
+            mark = "✅"
+        else:
+            mark = "❌"
         yield f"{mark} {escaped(str(verified['line']))}"
         environment = verified.get("environment")
         started = None
@@ -199,7 +202,10 @@ def _files(report: Report, findings: Iterable[Finding]) -> Iterator[str]:
     for path, group in groupby(sorted(findings), key=lambda finding: finding.path):
         counts = Counter(finding.action for finding in group)
         numbers = " | ".join(str(counts[action] or "") for action in Action)
-        yield f"| {code(path)} | {numbers} | {done if path in changed else 'unchanged'} |"
+        state = "unchanged"
+        if path in changed:
+            state = done
+        yield f"| {code(path)} | {numbers} | {state} |"
 
 
 def _by_rule(findings: Iterable[Finding]) -> dict[str, Sequence[Finding]]:

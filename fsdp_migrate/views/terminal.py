@@ -69,4 +69,12 @@ def with_progress(items: Sequence[Item]) -> Iterator[Item]:
 
 def printable(text: str, keep: str = "") -> str:
     """A name or code on one line: control characters and bytes that are no text are escaped."""
-    return "".join(c if c.isprintable() or c in keep else ascii(c)[1:-1] for c in text)
+    if text.isprintable():
+        return text
+    shown = []
+    for character in text:
+        if character.isprintable() or character in keep:
+            shown.append(character)
+        else:
+            shown.append(ascii(character)[1:-1])
+    return "".join(shown)

@@ -94,8 +94,10 @@ def _places(first: Finding, others: Sequence[Finding]) -> str:
     """`line 42, other.py:7 and 3 more (-v lists them)`."""
     places = []
     for each in others[:_MOST_PLACES]:
-        is_same = each.path == first.path
-        places.append(f"line {each.line}" if is_same else f"{_name(each.path)}:{each.line}")
+        if each.path == first.path:
+            places.append(f"line {each.line}")
+        else:
+            places.append(f"{_name(each.path)}:{each.line}")
     more = len(others) - len(places)
     ending = ""
     if more:
@@ -132,10 +134,10 @@ def render_statistics(report: Report) -> list[str]:
 def render_run(report: Report, settings: Path | None) -> list[str]:
     """What a run has read: the settings, how many files, and in which time."""
     read = f"read {counted(report.files, 'file')} in {report.seconds:.2f} s"
-    return [
-        f"settings: {printable(str(settings)) if settings else 'none'}",
-        f"{read}: {report.candidates:,} of them may use FSDP1",
-    ]
+    named = "none"
+    if settings:
+        named = printable(str(settings))
+    return [f"settings: {named}", f"{read}: {report.candidates:,} of them may use FSDP1"]
 
 
 def render_changes(report: Report) -> list[str]:
@@ -169,28 +171,34 @@ def render_passed(problems: Iterable[Problem]) -> list[str]:
 ASSUMPTION = "FSDP003"  # what `--form torch` assumes
 
 
+def _nothing_found(report: Report, known: str) -> str:
+    read = counted(report.files, "file")
+    if report.errors:
+        read = "what could be read"
+    if known:
+        return f"No new FSDP1 of torch in {read}.{known}"
+    return f"No FSDP1 of torch in {read}."
+
+
 def summary(report: Report) -> str:
     """How many constructs were found and how they are handled, in one sentence."""
+    known = ""
     if report.known:
         known = f" {counted(report.known, 'finding')} more in the baseline."
-    else:
-        known = ""
     if report.marked:
         known += f" {counted(report.marked, 'finding')} marked by a comment: remove it when done."
     if not report.findings:
-        if report.errors:
-            read = "what could be read"
-        else:
-            read = counted(report.files, "file")
-        return f"No {'new ' if known else ''}FSDP1 of torch in {read}.{known}"
+        return _nothing_found(report, known)
     assumed = [finding for finding in report.findings if _is_assumed(finding)]
     uses = counted(len(report.findings) - len(assumed), "use")
     files = counted(len({finding.path for finding in report.findings}), "file")
     rewritten, runtime, manual = report.count().values()
     rewritten -= len(assumed)
     parts = []
-    if rewritten:
-        parts.append(f"{rewritten} {'' if report.wrote else 'to be '}rewritten for FSDP2")
+    if rewritten and report.wrote:
+        parts.append(f"{rewritten} rewritten for FSDP2")
+    elif rewritten:
+        parts.append(f"{rewritten} to be rewritten for FSDP2")
     if runtime:
         how = "run with fsdp_migrate.runtime"
         if report.form == "torch":
@@ -319,5 +327,8 @@ def _counts(counts: Counter[Action]) -> str:
 
 def counted(number: int, noun: str) -> str:
     """`1 loss`, `2,000 losses`."""
-    plural = "es" if noun.endswith(("s", "ch")) else "s"
-    return f"{number:,} {noun}" + (plural if number != 1 else "")
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith(("s", "ch")):
+        return f"{number:,} {noun}es"
+    return f"{number:,} {noun}s"

@@ -79,7 +79,10 @@ class Census:
         """What tells the parameters of one model from those of another with the same names."""
         if model not in self._models:
             self._count += 1  # of those that the program has dropped, too
-            self._models[model] = f"model {self._count}" if self._count > 1 else ""
+            if self._count > 1:
+                self._models[model] = f"model {self._count}"
+            else:
+                self._models[model] = ""
         return self._models[model]
 
     def _look_into(self, model: nn.Module, new: Tensors, at: tuple[int, int]) -> None:
@@ -104,8 +107,12 @@ class Census:
             holding = layouts.single("", parameter, *at)
             self._add([identity], layouts.Holding(holding.replicas, readable=False))
         self.lost += len(lost)
-        modules = (module for root in roots() for module in root.modules()) if lost else ()
-        forms = {id(p) for module in modules for p in layouts.gathered(module)}
+        if not lost:
+            return
+        forms = set[int]()
+        for root in roots():
+            for module in root.modules():
+                forms.update(map(id, layouts.gathered(module)))
         self.gathered += len(forms & lost.keys())
 
     def _add(self, identities: list[int], holding: layouts.Holding) -> None:
@@ -123,7 +130,7 @@ def _in_order(models: list[nn.Module], wanted: Tensors) -> list[nn.Module]:
     places = {identity: place for place, identity in enumerate(wanted)}
     first: dict[nn.Module, int] = {}
     for model in models:
-        flat = (p for module in model.modules() for p in layouts.flat_members(module))
+        flat = [p for module in model.modules() for p in layouts.flat_members(module)]
         found = [places[id(p)] for p in [*model.parameters(), *flat] if id(p) in places]
         if found:
             first[model] = min(found)

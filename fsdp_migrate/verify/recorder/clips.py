@@ -56,8 +56,13 @@ def install(record: Record, noting: Noting) -> None:
     method = functools.partial(around, names="clip_grad_norm_", function=clip)
     fsdp1 = "torch.distributed.fsdp.fully_sharded_data_parallel"
     imports.after(fsdp1, lambda module: method(module.FullyShardedDataParallel))
+
+    def of_runtime(module: Any) -> None:
+        if _is_runtimes(module):
+            method(module)
+
     # The runtime's module has another name in a repository that it was copied into.
-    imports.after("*.clip", lambda module: method(module) if _is_runtimes(module) else None)
+    imports.after("*.clip", of_runtime)
 
 
 def _is_runtimes(module: Any) -> bool:

@@ -31,7 +31,8 @@ _KINDS = {
 
 def install(distributed: Any) -> tuple[Counter[str], Counter[str]]:
     """Count calls of `torch.distributed`'s functions, and the bytes of each one's largest argument: of the whole tensor."""
-    counts, volume = Counter[str](), Counter[str]()
+    counts = Counter[str]()
+    volume = Counter[str]()
     inside = threading.local()
 
     def counted(kind: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -91,7 +91,10 @@ def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], boo
         group = getattr(module, "_inter_node_pg", None)
     if not handle.uses_sharded_strategy:
         group = handle.process_group
-    holding = Holding(1 if group is None else group.size())
+    replicas = 1
+    if group is not None:
+        replicas = group.size()
+    holding = Holding(replicas)
     # A parameter that is not contiguous is flattened in the order of its memory.
     holding.readable = all(getattr(flat, "_contiguities", ()))
     holding.first = group is None or group.rank() == 0
@@ -103,6 +106,9 @@ def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], boo
         if not info.in_shard or not wanted(owner):
             continue
         start = info.offset_in_shard
+        span = None
+        if owner is flat:
+            span = (start, start + info.numel_in_shard)
         holding.parts.append(
             Part(
                 name=clean(name, flat._fqns[index]),
@@ -111,7 +117,7 @@ def flat_unit(name: str, module: nn.Module, wanted: Callable[[torch.Tensor], boo
                 flat=True,
                 read=_reader(flat, index, start, info.numel_in_shard),
                 owner=id(owner),
-                span=(start, start + info.numel_in_shard) if owner is flat else None,
+                span=span,
             )
         )
     return holding

@@ -38,7 +38,9 @@ def install(record: Callable[[torch.Tensor], None]) -> None:
 
 
 def _scalars(tensors: Any) -> Iterator[torch.Tensor]:
-    for tensor in (tensors,) if isinstance(tensors, torch.Tensor) else tensors:
+    if isinstance(tensors, torch.Tensor):
+        tensors = (tensors,)
+    for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.numel() == 1:
             # A distributed tensor's own part: reading the whole would be a collective that the
             # program did not ask for.

@@ -14,7 +14,9 @@ def around(owner: Any, names: str, function: Method) -> None:
 
     Nothing is done for a name, or an owner that is None, that this release of torch does not have.
     """
-    for name in names.split() if owner is not None else ():
+    if owner is None:
+        return
+    for name in names.split():
         original = getattr(owner, name, None)
         if original is not None:
             setattr(owner, name, _around(original, function))

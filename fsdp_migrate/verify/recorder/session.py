@@ -103,6 +103,13 @@ class Session:
         else:
             self._note(f"a thread that does not train raised {type(error).__name__}: {error}")
 
+    def _at_start(self) -> dict[str, Any]:
+        """What the record says of the first values."""
+        if self.start is None:
+            return {"aligned": [], "start_problem": "", "dtype": ""}
+        start = self.start
+        return {"aligned": start.aligned, "start_problem": start.problem, "dtype": start.dtype}
+
     def write(self) -> bool:
         """Write this process's record; returns whether it is a rank and has one."""
         if self.rank < 0 and grouped() and not self._inherited:
@@ -121,14 +128,12 @@ class Session:
             "ended": time.time(),
             "collectives": dict(sorted(self.counts.items())),
             "collective_bytes": dict(sorted(self.bytes.items())),
-            "aligned": self.start.aligned if self.start else [],
-            "start_problem": self.start.problem if self.start else "",
+            **self._at_start(),
             "end_problem": end_problem,
             "peak_memory_bytes": costs.peak_bytes(),
             **self.evidence.told(),
             "lost": self.census.lost,
             "gathered": self.census.gathered,
-            "dtype": self.start.dtype if self.start else "",
             **told,
             "problems": self.problems,
             "process": _process(),
@@ -193,7 +198,8 @@ def _makes_states() -> bool:
 def install(folder: str, departure: Departure, copies: Copies) -> Callable[[], bool]:
     """Record this process and those that it forks; returns the function that writes the record."""
     session = Session(folder, departure, copies)
-    departure.together, departure.in_thread = session.together, session.in_thread
+    departure.together = session.together
+    departure.in_thread = session.in_thread
     losses.install(session.loss)
     clips.install(lambda limit, acted: session.steps.clip(limit, acted), session.noting)
     optimizers.register_optimizer_step_pre_hook(session.before_step)

@@ -70,10 +70,8 @@ class Steps:
             whole = _local(parameter.grad)
             parts = census.pieces(parameter)
             fits = all(part.span is None or part.span[1] <= whole.numel() for part in parts)
-            own = [(p.name, whole[slice(*p.span)] if p.span else whole, p.read) for p in parts]
-            if fits and own:
-                pieces = own
-            else:
+            pieces = [(part.name, _piece(whole, part.span), part.read) for part in parts]
+            if not fits or not pieces:
                 pieces = [("", whole, parameter.detach)]
             for name, gradient, read in pieces:
                 names.append(name)
@@ -132,8 +130,17 @@ def norms_of(tensors: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack(norms)
 
 
+def _piece(whole: torch.Tensor, span: tuple[int, int] | None) -> torch.Tensor:
+    if span is None:
+        return whole
+    return whole[slice(*span)]
+
+
 def _local(tensor: Any) -> torch.Tensor:
-    tensor = getattr(tensor, "_local_tensor", tensor).detach()  # a DTensor's own detach takes long
-    if tensor.is_sparse:
-        tensor = tensor.coalesce().values()
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    # A DTensor's own detach takes long.
+    local: torch.Tensor = getattr(tensor, "_local_tensor", tensor).detach()
+    if local.is_sparse:
+        local = local.coalesce().values()
+    if local.is_complex():
+        return torch.view_as_real(local)
+    return local

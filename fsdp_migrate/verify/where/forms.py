@@ -51,11 +51,15 @@ def _are_moments(old: str, new: str) -> bool:
     return ("~" in old) != ("~" in new) and all(map(_MOMENTS.search, (old, new)))
 
 
+def _by_name(form: str) -> dict[str, str]:
+    """The norms of a form of weights, by name."""
+    return dict(item.rpartition(" ")[::2] for item in form.split(", "))
+
+
 def same_but_for_copies(old: str, new: str) -> bool:
     """Whether weights differ by one factor only: copies were counted twice, in a layout that the recorder does not know."""
-    olds, news = (
-        dict(item.rpartition(" ")[::2] for item in text.split(", ")) for text in (old, new)
-    )
+    olds = _by_name(old)
+    news = _by_name(new)
     if olds.keys() != news.keys() or len(olds) < 2 or "" in olds or "0" in olds.values():
         return False
     ratios = [(float(news[name]) / float(norm)) ** 2 for name, norm in olds.items()]
@@ -69,10 +73,9 @@ def same_but_for_copies(old: str, new: str) -> bool:
 
 def other_counts(old: str, new: str) -> bool:
     """Whether two forms are of collections of one kind with other numbers of elements."""
-    found = [_COLLECTION.match(text) for text in (old, new)]
-    kinds = [each[1] if each else "" for each in found]
-    counts = [each[2] if each else "" for each in found]
-    return bool(kinds[0]) and kinds[0] == kinds[1] and counts[0] != counts[1]
+    one = _COLLECTION.match(old)
+    other = _COLLECTION.match(new)
+    return bool(one and other and one[1] and one[1] == other[1] and one[2] != other[2])
 
 
 def other_modules(old: str, new: str) -> bool:

@@ -45,8 +45,12 @@ def shortened(one: str, other: str) -> tuple[str, str]:
 
 def _cut(text: str, start: int) -> str:
     end = start + _WIDTH
-    before = "…" if start else ""
-    after = "…" if end < len(text) else ""
+    before = ""
+    if start:
+        before = "…"
+    after = ""
+    if end < len(text):
+        after = "…"
     return f"{before}{text[start:end]}{after}"
 
 

@@ -71,7 +71,10 @@ class Mapping:
                 _lines(root / path) for root, path in zip(self._roots, (name, other), strict=True)
             ]
             old, new = texts
-            self._files[name] = None if old is None or new is None else _mapped(old, new)
+            if old is None or new is None:
+                self._files[name] = None
+            else:
+                self._files[name] = _mapped(old, new)
         return self._files[name]
 
 

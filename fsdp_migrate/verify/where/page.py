@@ -46,7 +46,9 @@ def section(lines: Sequence[Line]) -> Iterator[str]:
 
 def _source(line: Line) -> Iterator[str]:
     for number, text in line.around:
-        kind = ' class="del"' if number == line.line else ""
+        kind = ""
+        if number == line.line:
+            kind = ' class="del"'
         yield f"<span{kind}>{number:>5}  {escape(text)}</span>"
 
 

@@ -219,7 +219,10 @@ def without_wrapper_calls(
             _way(f, new_lines) for f in news if f.name == frame.name and inner in modules_given(f)
         ]
         is_wrapper = _way(frame, old_lines) in ways and _way(pairs[0], old_lines) not in ways
-        dropped.add(id(pairs[0] if is_wrapper else frame))
+        if is_wrapper:
+            dropped.add(id(pairs[0]))
+        else:
+            dropped.add(id(frame))
     return [frame for frame in olds if id(frame) not in dropped]
 
 

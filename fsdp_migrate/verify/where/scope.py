@@ -58,8 +58,13 @@ def is_tainted(path: str, scope: Scope) -> bool:
 def names_read(scope: Scope, unit: Unit) -> list[str]:
     """The variables and attributes that a statement reads, and those of its loops."""
     statement = scope.statement(unit)
-    read = {path if path in scope.old else path.partition(".")[0] for path in statement.reads}
-    return sorted(read | statement.targets)
+    read = set(statement.targets)
+    for path in statement.reads:
+        if path in scope.old:
+            read.add(path)
+        else:
+            read.add(path.partition(".")[0])
+    return sorted(read)
 
 
 def over_parameters_in(statement: Statement, scope: Scope, both: list[Unit]) -> bool:

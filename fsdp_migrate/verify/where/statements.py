@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from fsdp_migrate.facts.file import place_of
+
 _PRINTS = re.compile(r"print|log|info|debug|warn|write|barrier|display|format", re.IGNORECASE)
 """Calls of such names tell something, and train nothing."""
 _ACTS = re.compile(r"\w_$|clip|step|load|update|^set|apply|backward|copy|train")
@@ -58,20 +60,24 @@ class Statements:
         if line not in self._known:
             spans = [span for span in self._spans if span[0] <= line <= span[1]]
             inner = min(spans, key=lambda span: span[1] - span[0], default=None)
-            self._known[line] = _statement(inner[2]) if inner is not None else Statement()
+            if inner is not None:
+                self._known[line] = _statement(inner[2])
+            else:
+                self._known[line] = Statement()
         return self._known[line]
 
 
 def _head_end(node: ast.stmt) -> int:
-    end = node.end_lineno or node.lineno
-    body = getattr(node, "body", None) or getattr(node, "cases", None)
-    if not body:
-        return end
-    if isinstance(body[0], ast.match_case):
-        first = body[0].pattern
-    else:
-        first = body[0]
-    return max(node.lineno, int(first.lineno) - 1)
+    """The last line of a statement, or of what comes before its block."""
+    first: ast.AST | None = None
+    for name, value in ast.iter_fields(node):
+        if name == "body":
+            first = value[0]
+        elif name == "cases":
+            first = value[0].pattern
+    if first is None:
+        return node.end_lineno or node.lineno
+    return max(node.lineno, place_of(first)[0] - 1)
 
 
 def _statement(node: ast.stmt) -> Statement:
@@ -86,12 +92,19 @@ def _statement(node: ast.stmt) -> Statement:
         for part in parts
     )
     bases = {id(part.value) for part in parts if isinstance(part, ast.Attribute)}
+    span = None
+    if isinstance(node, ast.For):
+        span = (node.lineno, node.end_lineno or node.lineno)
+    reads = set[str]()
+    for part in parts:
+        if id(part) not in bases:
+            reads.update(_read(part))
     return Statement(
-        frozenset(path for part in parts if id(part) not in bases for path in _read(part)),
+        frozenset(reads),
         frozenset(names),
         bool(targets) or isinstance(node, ast.While),
         isinstance(node, (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match)),
-        (node.lineno, node.end_lineno or node.lineno) if isinstance(node, ast.For) else None,
+        span,
         stores or _calls_for_effect(node),
     )
 

@@ -95,7 +95,10 @@ def _read(path: Path) -> Trace:
                 frame.rows.append(Row("call", line, values))
                 frames[number] = frame
                 above = frames.get(parent)
-                (trace.frames if above is None else above.waiting).append(frame)
+                if above is None:
+                    trace.frames.append(frame)
+                else:
+                    above.waiting.append(frame)
             case (("line" | "return" | "raise"), [number, line, values]) if number in frames:
                 frame = frames[number]
                 frame.rows.append(Row(kind, line, values, frame.waiting))

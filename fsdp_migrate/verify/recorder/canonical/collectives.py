@@ -108,7 +108,9 @@ def _sum(parts: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
     total = torch.zeros_like(parts[0], dtype=torch.float64)
     factor = _factor(operation)
     for part in parts:
-        total += part if factor is None else part * factor
+        if factor is not None:
+            part = part * factor
+        total += part
     result = total.to(parts[0].dtype)
     if operation == dist.ReduceOp.AVG:
         return result.div_(len(parts))

@@ -110,7 +110,9 @@ def _norm(gradients: Iterable[torch.Tensor], norm_type: float) -> torch.Tensor:
 
 def _wide(part: torch.Tensor) -> torch.Tensor:
     part = part.detach()
-    return part.to(torch.complex128 if part.is_complex() else torch.float64)
+    if part.is_complex():
+        return part.to(torch.complex128)
+    return part.to(torch.float64)
 
 
 def _local(tensor: Any) -> torch.Tensor:

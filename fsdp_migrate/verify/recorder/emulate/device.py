@@ -92,7 +92,9 @@ class Cuda:
         return hash(_CPU)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return torch.device, ("cuda",) if self._index is None else ("cuda", self._index)
+        if self._index is None:
+            return torch.device, ("cuda",)
+        return torch.device, ("cuda", self._index)
 
     def __repr__(self) -> str:
         return f"device({str(self)!r})"
@@ -143,7 +145,9 @@ def _make(*args: Any, **kwargs: Any) -> Any:
     if isinstance(name, int):
         return Cuda(name)
     number = str(name).partition(":")[2]
-    return Cuda(*index, *([int(number)] if number else []))
+    if number:
+        index.append(int(number))
+    return Cuda(*index)
 
 
 def _stand_in(real: type, make: Callable[..., Any]) -> type:

@@ -117,7 +117,9 @@ def _autocast(
 
 
 def _scaler(original: Method, self: Any, device: str = "cuda", *args: Any, **kwargs: Any) -> None:
-    original(self, "cpu" if str(device).startswith("cuda") else device, *args, **kwargs)
+    if str(device).startswith("cuda"):
+        device = "cpu"
+    original(self, device, *args, **kwargs)
 
 
 def _asked(original: Method, *args: Any) -> Any:

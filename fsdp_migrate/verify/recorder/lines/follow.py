@@ -120,12 +120,12 @@ class Follower:
             return
         changed = self._changed(frame, seen)
         if raised:
-            form = None
+            self.journal.write("raise", seen.number, seen.line, changed)
         else:
             form = self._forms.of(value)
-        if form is not None:
-            changed["return"] = form
-        self.journal.write("raise" if raised else "return", seen.number, seen.line, changed)
+            if form is not None:
+                changed["return"] = form
+            self.journal.write("return", seen.number, seen.line, changed)
         if not seen.code.co_flags & _RESUMED:
             del self._frames[id(frame)]
 

@@ -61,7 +61,8 @@ class Forms:
         tensors = self._with_torch()
         if tensors is not None:
             if name != "self" or not tensors.is_module(value):
-                yield from ((f"{name}.{part}", text) for part, text in tensors.parts(value))
+                for part, text in tensors.parts(value):
+                    yield (f"{name}.{part}", text)
             if tensors.is_module(value):
                 yield from self._fields(name, tensors.fields(value))
                 return
@@ -116,7 +117,9 @@ class Forms:
         items = [self.of(item, depth + 1) or "…" for item in [*value][:_ITEMS]]
         if isinstance(value, (set, frozenset)):
             items.sort()
-        more = ", …" if len(value) > _ITEMS else ""
+        more = ""
+        if len(value) > _ITEMS:
+            more = ", …"
         return f"{kind} of {len(value)} ({', '.join(items)}{more})"
 
     def _mapping(self, value: dict[Any, Any], depth: int) -> str:
@@ -132,7 +135,9 @@ class Forms:
                 items.append(f"{self.of(key, depth + 1)}: {form}")
         if tensors is None or not tensors.any_tensor(value):
             items.sort()  # a reader looks things up
-        more = ", …" if len(value) > _ITEMS else ""
+        more = ""
+        if len(value) > _ITEMS:
+            more = ", …"
         return f"dict of {len(value)} ({', '.join(items)}{more})"
 
     def _other(self, value: Any) -> str:
@@ -155,7 +160,8 @@ class Forms:
             if form is not None and not form.startswith(("object", "module")):
                 yield f"{name}.{field}", form
             if tensors is not None:
-                yield from ((f"{name}.{field}.{part}", text) for part, text in tensors.parts(held))
+                for part, text in tensors.parts(held):
+                    yield (f"{name}.{field}.{part}", text)
 
     def _is_own(self, kind: type) -> bool:
         """Whether a class is the program's."""

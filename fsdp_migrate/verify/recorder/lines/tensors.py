@@ -98,7 +98,10 @@ class Tensors:
         if not any(base.__name__ in _SHARDED for base in type(module).__mro__):
             return
         frozen = [p for p in module.parameters() if not p.requires_grad]
-        yield "requires_grad", f"all but {self.names(frozen)}" if frozen else "all"
+        if frozen:
+            yield "requires_grad", f"all but {self.names(frozen)}"
+        else:
+            yield "requires_grad", "all"
         weights, gradients = self._weights.of(module)
         if weights:
             yield "weights", weights

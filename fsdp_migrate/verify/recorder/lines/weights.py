@@ -73,11 +73,15 @@ def _forms(model: nn.Module) -> tuple[str, str]:
             gradient = owners[part.owner].grad
             if gradient is None:
                 continue
-            own = _local(gradient).reshape(-1)[slice(*part.span) if part.span else slice(None)]
+            own = _local(gradient).reshape(-1)
+            if part.span:
+                own = own[slice(*part.span)]
             reduced = reduced and own.numel() == value.numel()
             _add(gradients, part.name, own, holding.replicas)
     gradients = {name: square for name, square in gradients.items() if square}
-    return _form(weights), _form(gradients) if reduced else UNREDUCED
+    if not reduced:
+        return _form(weights), UNREDUCED
+    return _form(weights), _form(gradients)
 
 
 def _add(found: Squares, name: str, value: torch.Tensor, replicas: int) -> None:
@@ -101,7 +105,10 @@ def _holdings(model: nn.Module) -> Iterator[tuple[layouts.Holding | None, dict[i
             done.update(owners)
             extended = any(getattr(members[0], "_param_extensions", ()))
             holding = layouts.flat_unit(layouts.clean(path), module, lambda _: True)
-            yield None if extended else holding, owners
+            if extended:
+                yield None, owners
+            else:
+                yield holding, owners
         for group in layouts.fsdp2_groups(module):
             for own in group.fsdp_params:
                 place = own._module_info
