@@ -24,6 +24,7 @@ from fsdp_migrate.codemods.uses.untyped import untyped
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.nodes import text_of
 from fsdp_migrate.facts.parameters import loop_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
@@ -94,7 +95,9 @@ def find(context: Context) -> Iterator[Found]:
                 text = f"{message} `--form auto` keeps FSDP1's behaviour (switch `{switch}` of `like_fsdp1`)."
                 construct = shortened(context.source(node))
                 raises = switch == "interface" or message == STATE_DICTS["load_state_dict"]
-                severity = Severity.RAISES if raises else None
+                severity = None
+                if raises:
+                    severity = Severity.RAISES
                 yield Found(ASSUMPTION, node, Action.MANUAL, text, construct, severity=severity)
 
 
@@ -109,16 +112,18 @@ def _is_open(program: Program, path: str, switch: str) -> bool:
     if program.mentions(path):
         file = program.load(path)
     if file is None:
-        text = program.reach.text(path)
-    else:
-        text = file.text
-    places = [*re.finditer(WORDS[switch], text)]
-    if file is None or not places:
-        lines = []
-    else:
-        lines = program.once(_lines, path)
-    spans = [file.span(line.node) for line in lines if file is not None and line.switch == switch]
-    return any(not any(a <= p.start() < b or a < p.end() <= b for a, b in spans) for p in places)
+        return re.search(WORDS[switch], program.reach.text(path)) is not None
+    words = [*re.finditer(WORDS[switch], file.text)]
+    if not words:
+        return False
+    lines = program.once(_lines, path)
+    spans = [file.span(line.node) for line in lines if line.switch == switch]
+    return not all(_is_inside(word, spans) for word in words)
+
+
+def _is_inside(word: re.Match[str], spans: list[tuple[int, int]]) -> bool:
+    """Whether a word begins or ends in one of the places of a text."""
+    return any(a <= word.start() < b or a < word.end() <= b for a, b in spans)
 
 
 def _lines(program: Program, path: str) -> list[Line]:
@@ -127,13 +132,14 @@ def _lines(program: Program, path: str) -> list[Line]:
     assert file is not None
     context = Context(file, program, form="torch")
     found = list[Line]()
-    for line in (each for finder in _FINDERS for each in finder(context)):
-        around = file.function(line.node)
-        is_of_fsdp2 = False
-        if around is not None and file.calls_in(around, "fully_shard"):
-            is_of_fsdp2 = not file.calls_in(around, "like_fsdp1")
-        if not (is_of_fsdp2 or is_for_others(file, line.node)):
-            found.append(line)
+    for finder in _FINDERS:
+        for line in finder(context):
+            around = file.function(line.node)
+            is_of_fsdp2 = False
+            if around is not None and file.calls_in(around, "fully_shard"):
+                is_of_fsdp2 = not file.calls_in(around, "like_fsdp1")
+            if not (is_of_fsdp2 or is_for_others(file, line.node)):
+                found.append(line)
     return found
 
 
@@ -151,7 +157,7 @@ def _interface(context: Context) -> Iterator[Line]:
     for call in (*context.file.calls.get("getattr", ()), *context.file.calls.get("hasattr", ())):
         name = ""
         if len(call.args) > 1:
-            name = str(getattr(call.args[1], "value", ""))
+            name = text_of(call.args[1])
         if name in _ASKED and context.can_be_model(call.args[0]):
             message = f"Finds no `{name}` on an FSDP2 model. {_ASKED[name]}"
             yield Line("interface", call, message)
@@ -159,13 +165,13 @@ def _interface(context: Context) -> Iterator[Line]:
 
 def _states(context: Context) -> Iterator[Line]:
     """`model.state_dict()` and `model.load_state_dict(state)`."""
-    for attribute in (a for name in OF_MODELS for a in context.file.attributes.get(name, ())):
-        if is_typed(context.file, attribute):
-            yield Line("whole_state_dicts", attribute, "")
+    for name in OF_MODELS:
+        for attribute in context.file.attributes.get(name, ()):
+            if is_typed(context.file, attribute):
+                yield Line("whole_state_dicts", attribute, "")
     for attribute, is_rewritten in untyped(context):
-        if is_rewritten:
-            message = ""
-        else:
+        message = ""
+        if not is_rewritten:
             message = STATE_DICTS[attribute.attr]
         yield Line("whole_state_dicts", attribute, message)
 
@@ -210,23 +216,28 @@ def _is_swapped(context: Context, method: ast.Attribute, written: ast.Name) -> b
 def _before(context: Context) -> Iterator[Line]:
     """What holds parameters of a model that is sharded below: optimizers, and attributes such as `p.no_weight_decay = True`."""
     file = context.file
-    taking = ("parameters", "named_parameters")
-    for named in (each for name in taking for each in file.attributes.get(name, ())):
-        below = _sharded_below(context, named.value)
-        if below is None:
-            continue
-        line = below.line
-        for around in file.ancestors(named):
-            if isinstance(around, ast.Call) and is_torchs(context, around.func):
-                if "optim" in next(iter(context.dotted(around.func))):
-                    yield Line("older_optimizers", around, _OLDER.format(line))
-            elif isinstance(around, ast.For):
-                names = {getattr(each, "id", "") for each in ast.walk(around.target)}
-                stores = (each for each in ast.walk(around) if _sets_attribute(each, names))
-                message = _LOST.format(line)
-                if not below.keeps_attributes:
-                    message = ""  # they were lost under FSDP1, too
-                yield from (Line("parameter_attributes", s, message) for s in stores)
+    for name in ("parameters", "named_parameters"):
+        for method in file.attributes.get(name, ()):
+            below = _sharded_below(context, method.value)
+            if below is None:
+                continue
+            for around in file.ancestors(method):
+                if isinstance(around, ast.Call) and is_torchs(context, around.func):
+                    if "optim" in next(iter(context.dotted(around.func))):
+                        yield Line("older_optimizers", around, _OLDER.format(below.line))
+                elif isinstance(around, ast.For):
+                    yield from _set_in(around, below)
+
+
+def _set_in(loop: ast.For, below: _Sharding) -> Iterator[Line]:
+    """The attributes that a loop over parameters sets."""
+    message = _LOST.format(below.line)
+    if not below.keeps_attributes:
+        message = ""  # they were lost under FSDP1, too
+    names = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+    for node in ast.walk(loop):
+        if _sets_attribute(node, names):
+            yield Line("parameter_attributes", node, message)
 
 
 def is_false(value: ast.expr | None) -> bool:
@@ -236,12 +247,12 @@ def is_false(value: ast.expr | None) -> bool:
 
 def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
     """Whether a node sets another attribute of something than a parameter has of its own."""
-    if isinstance(node, ast.Call):
-        return last_name(node.func) == "setattr" and getattr(node.args[0], "id", 0) in names
-    if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
-        return False
-    is_own = node.attr in ("data", "grad", "requires_grad")
-    return getattr(node.value, "id", 0) in names and not is_own
+    match node:
+        case ast.Call(func=function, args=[ast.Name(id=name), *_]):
+            return last_name(function) == "setattr" and name in names
+        case ast.Attribute(value=ast.Name(id=name), attr=attribute, ctx=ast.Store()):
+            return name in names and attribute not in ("data", "grad", "requires_grad")
+    return False
 
 
 def _sharded_below(context: Context, model: ast.expr) -> _Sharding | None:
@@ -282,7 +293,10 @@ def _names(context: Context) -> Iterator[Line]:
         if subject is not None and (
             context.can_be_model(subject) or (is_compared and is_any_module(context, subject))
         ):
-            yield Line("class_names", around if is_compared else attribute, _NAME)
+            if is_compared:
+                yield Line("class_names", around, _NAME)
+            else:
+                yield Line("class_names", attribute, _NAME)
 
 
 def _applies(context: Context) -> Iterator[Line]:

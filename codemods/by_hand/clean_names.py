@@ -4,6 +4,7 @@ import ast
 import re
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.nodes import assigned_value
 
 PREFIX = "_fsdp_wrapped_module"
 # `".".join(part for part in name.split(".") if not part.startswith("_"))`
@@ -19,8 +20,8 @@ def _is_made_clean(context: Context, key: ast.AST) -> bool:
 def is_clean(context: Context, read: ast.Name) -> bool:
     """Whether FSDP1's prefixes are taken off a name above the place where it is read."""
     for binding in context.file.bindings(read):
-        value = getattr(binding, "value", None)
-        if isinstance(value, ast.expr) and value.lineno <= read.lineno:
+        value = assigned_value(binding)
+        if value is not None and value.lineno <= read.lineno:
             if _is_made_clean(context, value):
                 return True
     return False

@@ -95,7 +95,10 @@ def _by_the_model(context: Context) -> Iterator[Found]:
             continue
         if context.program.once(_is_tensor_parallel):
             yield Found(RULE, attribute, Action.MANUAL, _PARALLEL)
-        norm = keyword(call, "norm_type", 2 if of_class else 1)
+        place = 1
+        if of_class:
+            place = 2
+        norm = keyword(call, "norm_type", place)
         if norm is not None and "inf" in ast.unparse(norm):
             continue
         action = context.program.once(_of_ignored)
@@ -137,23 +140,26 @@ def _is_for_others(context: Context, call: ast.Call, given: ast.expr) -> bool:
 
     The class of a compiled model is another one, whatever it holds.
     """
-    file, statement = context.file, context.file.statement(call)
+    file = context.file
+    statement = context.file.statement(call)
     is_compiled = f"{file.source(given).partition('.parameters')[0]} = torch.compile(" in file.text
+    others: list[ast.stmt] = []  # what runs instead of the call
     block = file.block(statement)
     if statement in block:
         above = block[: block.index(statement)]
-    else:
-        above = []
-    tried = [parent for parent in file.ancestors(call) if isinstance(parent, ast.ExceptHandler)]
-    ways = [each for each in above if isinstance(each, ast.If) and _may_end(each)]
-    ways += [each for handler in tried for each in getattr(file.parents[handler], "body", ())]
-    clipped = any(_clips(context, node) for way in ways for node in ast.walk(way))
+        others += [each for each in above if isinstance(each, ast.If) and _may_end(each)]
+    for handler in file.ancestors(call):
+        tried = file.parents.get(handler)
+        if isinstance(handler, ast.ExceptHandler) and isinstance(tried, ast.Try):
+            others += tried.body
+    clipped = any(_clips(context, node) for other in others for node in ast.walk(other))
     return clipped or (is_for_others(file, call) and not is_compiled)
 
 
 def _may_end(block: ast.If) -> bool:
     """Whether what is below a block may be left out by it."""
-    return any(isinstance(node, ast.Return) for part in block.body for node in ast.walk(part))
+    inside = [node for part in block.body for node in ast.walk(part)]
+    return any(isinstance(node, ast.Return) for node in inside)
 
 
 def _clips(context: Context, node: ast.AST) -> bool:

@@ -43,20 +43,21 @@ def find(context: Context) -> Iterator[Found]:
         return
     for name, calls in context.file.calls.items():
         may_be_meant = _NAME.match(name) or name in context.file.aliases
-        for call in calls if may_be_meant and "object" not in name else ():
-            paths = context.dotted(call.func)
-            given = values_given(call)[:1]
-            of_c10d = any(_C10D.fullmatch(path) for path in paths)
-            if not given or not (of_c10d or (not paths and _HANDING_ON.fullmatch(name))):
-                continue
-            sources = context.program.once(_Sources, taken(context)).of(given[0], context.file)
-            local = [of is context.file and is_local_now(context, node) for node, of in sources]
-            if local and not is_known_as_whole(context, call):
-                if all(local):
-                    served = (Action.RUNTIME, _SERVED)
-                else:
-                    served = (Action.MANUAL, _REFUSED)
-                yield Found(RULE, call, *served, f"{name}(...)")
+        if may_be_meant and "object" not in name:
+            for call in calls:
+                paths = context.dotted(call.func)
+                given = values_given(call)[:1]
+                of_c10d = any(_C10D.fullmatch(path) for path in paths)
+                if not given or not (of_c10d or (not paths and _HANDING_ON.fullmatch(name))):
+                    continue
+                sources = context.program.once(_Sources, taken(context)).of(given[0], context.file)
+                local = [of is context.file and is_local_now(context, node) for node, of in sources]
+                if local and not is_known_as_whole(context, call):
+                    if all(local):
+                        served = (Action.RUNTIME, _SERVED)
+                    else:
+                        served = (Action.MANUAL, _REFUSED)
+                    yield Found(RULE, call, *served, f"{name}(...)")
 
 
 class _Sources:
@@ -104,7 +105,9 @@ class _Sources:
             parts = [value.elt]
         elif not isinstance(value, ast.Constant | ast.Lambda | ast.Compare):
             parts = [*ast.iter_child_nodes(value)]
-        yield from ((part, file) for part in parts if not isinstance(part, ast.Constant))
+        for part in parts:
+            if not isinstance(part, ast.Constant):
+                yield (part, file)
 
     def _of_call(self, call: ast.Call, file: File) -> Iterator[tuple[ast.AST, File]]:
         """What the program's function returns, or what any other is given."""
@@ -116,7 +119,8 @@ class _Sources:
                 owner = [call.func.value]
             else:
                 owner = []
-            yield from ((each, file) for each in (*call.args, *owner))
+            for each in (*call.args, *owner):
+                yield (each, file)
             return
         yield from ((each.value, each.file) for each in returned(made))
 

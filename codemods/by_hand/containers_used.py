@@ -21,6 +21,7 @@ from fsdp_migrate.codemods.by_hand.kinds import (
 )
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import is_method, last_name
+from fsdp_migrate.facts.nodes import constant, text_of
 
 
 def uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Leak]:
@@ -72,27 +73,30 @@ def _method(flow: Flow, asked: ast.Attribute, kind: Kind) -> Iterator[Leak]:
 
 def _at(flow: Flow, taken: ast.Subscript, kind: Kind) -> Iterator[Leak]:
     """What an index, a slice or a key takes out."""
+    key = constant(taken.slice)
     if kind in PARTS:
-        place = getattr(taken.slice, "value", None)
-        if place in (0, 1):
-            yield from flow.leaks(taken, PARTS[kind][place])
+        if isinstance(key, int) and key in (0, 1):
+            yield from flow.leaks(taken, PARTS[kind][key])
         return
     if kind not in BY_KEY and _counts(flow, taken.value, kind):
         yield Leak(taken, _number(kind))
         return
     if kind is Kind.BY_NAME and names_used.is_text(flow.context, taken.slice):
         yield from _is_of_names(flow, taken)
-    is_step = kind is Kind.STATE and getattr(taken.slice, "value", "") == "step"
+    is_step = kind is Kind.STATE and key == "step"
     if isinstance(taken.ctx, ast.Load) and not is_step:
-        is_slice = isinstance(taken.slice, ast.Slice)
-        key = getattr(taken.slice, "value", "")
-        at = AT_KEY.get((kind, key), AT.get(kind))
-        yield from flow.leaks(taken, kind if is_slice else at)
+        if isinstance(taken.slice, ast.Slice):
+            yield from flow.leaks(taken, kind)
+        else:
+            at = AT_KEY.get((kind, text_of(taken.slice)), AT.get(kind))
+            yield from flow.leaks(taken, at)
 
 
 def _joined(flow: Flow, names: ast.expr, both: ast.BinOp) -> Iterator[Leak]:
     """`names & {"head.weight"}`, and what comes out."""
-    other = both.right if both.left is names else both.left
+    other = both.left
+    if both.left is names:
+        other = both.right
     if isinstance(both.op, ast.BitAnd | ast.Sub) and names_used.are_texts(flow.context, other):
         yield from _is_of_names(flow, both)
     yield from flow.leaks(both, Kind.NAMES)
@@ -146,8 +150,6 @@ def _given(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[L
     name = last_name(call.func)
     if kind in PARTS:
         yield from flow.into(node, call, kind)
-    elif name in words.SAVING:
-        yield from [Leak(call, "saved")] if kind in OF_PARAMETERS else []
     elif name in words.COUNTING and _counts(flow, node, kind):
         if not _asks_for_any(flow, call):
             yield Leak(call, _number(kind))
@@ -158,10 +160,19 @@ def _given(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[L
         yield from _iterated(flow, node, call, kind)
     elif name in words.APPENDING and isinstance(call.func, ast.Attribute):
         yield from flow.kept(call.func.value, kind)
-    elif name.startswith("_foreach_"):
-        yield from [Leak(call, "value")] if "norm" in name else []
+    elif name in words.SAVING or name.startswith("_foreach_"):
+        yield from _used_as_a_whole(call, name, kind)
     elif not flow.is_optimizers(call) and name not in words.TAKES_PARAMETER | words.COUNTING:
         yield from flow.into(node, call, kind)
+
+
+def _used_as_a_whole(call: ast.Call, name: str, kind: Kind) -> Iterator[Leak]:
+    """`torch.save(params)` and `torch._foreach_norm(params)`."""
+    if name in words.SAVING:
+        if kind in OF_PARAMETERS:
+            yield Leak(call, "saved")
+    elif "norm" in name:
+        yield Leak(call, "value")
 
 
 def _asks_for_any(flow: Flow, number: ast.Call) -> bool:
@@ -178,7 +189,9 @@ def _made_by(name: str, kind: Kind) -> Kind:
     """What a function makes of a container whose items it keeps."""
     if name == "dict" and kind is Kind.NAMED:
         return Kind.BY_NAME
-    return Kind.NAMES if kind is Kind.BY_NAME and name != "dict" else kind
+    if kind is Kind.BY_NAME and name != "dict":
+        return Kind.NAMES
+    return kind
 
 
 def _iterated(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[Leak]:
@@ -194,7 +207,9 @@ def _iterated(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterato
 
 def _beside(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[Leak]:
     """The items beside others: `enumerate(node)`, `zip(others, node)`."""
-    place = 1 if last_name(call.func) == "enumerate" else 0
+    place = 0
+    if last_name(call.func) == "enumerate":
+        place = 1
     if node in call.args and not place:
         place = call.args.index(node)
         others = [each for each in call.args if each is not node]
@@ -239,7 +254,10 @@ def _applied(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator
     elif last_name(function) == "type" and kind in OF_MODULES and flow.in_place:
         yield Leak(call, "class")
     elif function is not node and isinstance(function, ast.Name | ast.Attribute):
-        yield from _called_on(flow, function, call, kind, place=1 if name == "reduce" else 0)
+        place = 0
+        if name == "reduce":
+            place = 1
+        yield from _called_on(flow, function, call, kind, place=place)
     if name == "filter":
         yield from flow.leaks(call, kind)
     elif name in {"max", "min"}:

@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name, words_in
+from fsdp_migrate.facts.nodes import receiver
 from fsdp_migrate.findings import Action
 
 RANDOM = Rule("FSDP522", "random-parameters")
@@ -49,10 +50,11 @@ def find(context: Context) -> Iterator[Found]:
             continue
         if not _tests_dtensors(context, context.file.function(call) or context.file.tree):
             yield Found(SHARDED_TENSOR, call, Action.MANUAL, _NO_LONGER)
-    named = ((name, call) for name, calls in context.file.calls.items() for call in calls)
-    for name, call in named:
-        if name in _DRAWN:
-            drawn = [*call.args[:1], getattr(call.func, "value", call)]
+    for name, calls in context.file.calls.items():
+        if name not in _DRAWN:
+            continue
+        for call in calls:
+            drawn = [*call.args[:1], receiver(call) or call]
             if any(is_sharded(context, each) for each in drawn):
                 yield Found(RANDOM, call, Action.MANUAL, _OTHERS, f"{name}(...)")
 

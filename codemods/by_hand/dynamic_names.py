@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, fsdp1_name, is_module
+from fsdp_migrate.facts.nodes import text_of
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP010", "dynamic-name")
@@ -58,10 +59,12 @@ def find(context: Context) -> Iterator[Found]:
 
 def _patched(context: Context) -> Iterator[Found]:
     """`patch("train.FSDP")`: the name of FSDP1's class in a file of the program, which makes no wrapper with it any more."""
-    for call in context.file.calls.get("patch", ()) if context.plain else ():
+    if not context.plain:
+        return
+    for call in context.file.calls.get("patch", ()):
         path = ""
         if call.args:
-            path = str(getattr(call.args[0], "value", ""))
+            path = text_of(call.args[0])
         module, _, name = path.rpartition(".")
         located = None
         if module:

@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.models_by_argument import where
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.facts.file import given, is_method, last_name, values_given
+from fsdp_migrate.facts.nodes import assigned_value
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.findings import Action
 
@@ -58,15 +59,15 @@ def _is_of_all(context: Context, call: ast.Call) -> bool:
 
 def _goes_by_rank(context: Context, call: ast.Call) -> bool:
     """Whether a seed has the rank in it, or a variable that is given a value with the rank in it."""
-    texts = [context.source(each) for each in values_given(call)]
-    for name in (node for each in values_given(call) for node in ast.walk(each)):
-        texts += [
-            context.source(binding.value)
-            for binding in context.file.bindings(name)  # type: ignore[arg-type]
-            if isinstance(binding, Assigned)
-        ]
-        if isinstance(name, ast.Attribute):
-            texts += _stored(context, name)
+    texts = []
+    for passed in values_given(call):
+        texts.append(context.source(passed))
+        for node in ast.walk(passed):
+            if isinstance(node, ast.Name):
+                values = map(assigned_value, context.file.bindings(node))
+                texts += [context.source(value) for value in values if value is not None]
+            elif isinstance(node, ast.Attribute):
+                texts += _stored(context, node)
     return any(_RANK.search(text) for text in texts)
 
 

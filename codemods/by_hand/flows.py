@@ -20,7 +20,8 @@ from fsdp_migrate.codemods.by_hand.kinds import (
     Leak,
 )
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import given, is_method, last_name, root_of
+from fsdp_migrate.facts.file import given, is_method, is_name, last_name, root_of
+from fsdp_migrate.facts.nodes import calls_around, targets_of
 from fsdp_migrate.facts.scopes import Parameter
 
 
@@ -35,7 +36,8 @@ class Flow:
 
     def __init__(self, context: Context, uses: "Uses", *, were_flat: bool, in_place: bool) -> None:
         self._uses = uses
-        self.context, self.file = context, context.file
+        self.context = context
+        self.file = context.file
         self.were_flat = were_flat
         self.in_place = in_place
         self._seen: set[tuple[ast.AST, Kind]] = set()
@@ -54,22 +56,24 @@ class Flow:
 
     def passed_on(self, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Leak]:
         """Steps of syntax, that leave a value what it is."""
-        if isinstance(parent, ast.Assign | ast.AnnAssign | ast.NamedExpr):
-            targets = parent.targets if isinstance(parent, ast.Assign) else [parent.target]
-            for target in targets if parent.value is node else ():
-                yield from self.kept(target, kind)
-            if isinstance(parent, ast.NamedExpr):
+        match parent:
+            case ast.Assign(value=value) | ast.AnnAssign(value=value) if value is node:
+                for target in targets_of(parent):
+                    yield from self.kept(target, kind)
+            case ast.NamedExpr(value=value, target=target):
+                if value is node:
+                    yield from self.kept(target, kind)
                 yield from self.leaks(parent, kind)
-        elif isinstance(parent, ast.Dict | ast.DictComp):
-            values = parent.values if isinstance(parent, ast.Dict) else [parent.value]
-            if node in values:
+            case ast.Dict(values=values) if node in values:
                 yield from self.leaks(parent, self._by_key(parent, kind))
-        elif isinstance(parent, ast.Return | ast.Yield | ast.YieldFrom):
-            yield from self._returned(parent, kind)
-        elif isinstance(parent, ast.Tuple):
-            yield from self._in_tuple(parent.elts.index(node), parent, kind)
-        elif self._is_kept_by(node, parent, kind):
-            yield from self.leaks(parent, kind)
+            case ast.DictComp(value=value) if value is node:
+                yield from self.leaks(parent, self._by_key(parent, kind))
+            case ast.Return() | ast.Yield() | ast.YieldFrom():
+                yield from self._returned(parent, kind)
+            case ast.Tuple(elts=elements):
+                yield from self._in_tuple(elements.index(node), parent, kind)
+            case _ if self._is_kept_by(node, parent, kind):
+                yield from self.leaks(parent, kind)
 
     def _by_key(self, table: ast.Dict | ast.DictComp, kind: Kind) -> Kind:
         """What a dictionary of such values is."""
@@ -93,13 +97,11 @@ class Flow:
     def _in_tuple(self, place: int, parts: ast.Tuple, kind: Kind) -> Iterator[Leak]:
         """What takes a tuple apart again, and the pairs that a list is made of."""
         around = self.file.parents[parts]
-        if isinstance(around, COMPREHENSIONS) and kind is Kind.PARAMETER:
-            yield from self.leaks(around, Kind.NAMED if place == 1 else None)
+        if isinstance(around, COMPREHENSIONS) and kind is Kind.PARAMETER and place == 1:
+            yield from self.leaks(around, Kind.NAMED)
         users = [around]
         if isinstance(around, ast.Return):
-            function = self.file.function(around)
-            calls = self.file.calls.get(getattr(function, "name", ""), ())
-            users = [self.file.parents[call] for call in calls]
+            users = [self.file.parents[call] for call in calls_around(self.file, around)]
         elif isinstance(around, ast.For | ast.comprehension):
             yield from self.leaks(parts, kind)  # one after the other
         for user in users:
@@ -111,18 +113,18 @@ class Flow:
 
     def _returned(self, statement: ast.AST, kind: Kind) -> Iterator[Leak]:
         """What a function gives to the calls of it in the same file."""
-        function = self.file.function(statement)
         if isinstance(statement, ast.Yield) and kind is Kind.PARAMETER:
             kind = Kind.PARAMETERS
-        for call in self.file.calls.get(getattr(function, "name", ""), ()):
+        for call in calls_around(self.file, statement):
             yield from self.leaks(call, kind)
 
     def kept(self, target: ast.expr, kind: Kind | None) -> Iterator[Leak]:
         """What is done with a variable, or with an attribute of the class around."""
         if isinstance(target, ast.Subscript):
-            if kind is Kind.PARAMETER:
-                is_named = isinstance(target.slice, ast.Name)
-                kind = Kind.BY_NAME if is_named else Kind.OWN
+            if kind is Kind.PARAMETER and isinstance(target.slice, ast.Name):
+                kind = Kind.BY_NAME
+            elif kind is Kind.PARAMETER:
+                kind = Kind.OWN
             elif kind is Kind.PARAMETERS:
                 kind = Kind.LISTS
             target = target.value
@@ -148,11 +150,13 @@ class Flow:
             pairs = [*zip(target.elts, parts, strict=True)]
         else:
             pairs = [(target, ITEM.get(kind))]
-        for part, each in pairs:
-            for read in self.file.reads(part) if isinstance(part, ast.Name) else ():
-                cleaned = each is Kind.NAME and is_clean(self.context, read)
+        for part, part_kind in pairs:
+            if not isinstance(part, ast.Name):
+                continue
+            for read in self.file.reads(part):
+                cleaned = part_kind is Kind.NAME and is_clean(self.context, read)
                 if self._is_in_loop(read, target) and not cleaned:
-                    yield from self.leaks(read, each)
+                    yield from self.leaks(read, part_kind)
 
     def _is_in_loop(self, read: ast.Name, target: ast.expr) -> bool:
         """Whether a read is in the loop whose target this is: a name may be that of several loops."""
@@ -167,7 +171,9 @@ class Flow:
     def bound_by(self, function: ast.Lambda, kind: Kind) -> Iterator[Leak]:
         """What a lambda does with its last argument."""
         names = [each.arg for each in function.args.args]
-        for read in ast.walk(function.body) if names else ():
+        if not names:
+            return
+        for read in ast.walk(function.body):
             if isinstance(read, ast.Name) and read.id == names[-1]:
                 yield from self.leaks(read, ITEM.get(kind))
 
@@ -256,7 +262,7 @@ def _only_shows(function: str) -> bool:
 
 def is_own(target: ast.AST) -> bool:
     """`self.parameters_to_train`."""
-    return isinstance(target, ast.Attribute) and getattr(target.value, "id", "") == "self"
+    return isinstance(target, ast.Attribute) and is_name(target.value, "self")
 
 
 def _is_stored_into(parent: ast.AST, read: ast.expr) -> bool:

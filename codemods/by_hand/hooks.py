@@ -8,6 +8,7 @@ from fsdp_migrate.codemods.constructor.precision import POLICY
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.nodes import receiver
 from fsdp_migrate.findings import Action, Severity
 
 COMMUNICATION = Rule("FSDP361", "comm-hook", Severity.RAISES)
@@ -71,17 +72,19 @@ def _in_backward(context: Context) -> Iterator[Found]:
         if isinstance(call, ast.Call):
             given = keyword(call, "params", 1)
         if given is not None and _is_sharded_ever(context, given):
-            alone = context.form == "torch"
-            action, message = (Action.MANUAL, _NEVER) if alone else (Action.RUNTIME, _STEPS)
-            yield Found(OPTIMIZER, call, action, message, f"{_IN_BACKWARD}(...)")
+            construct = f"{_IN_BACKWARD}(...)"
+            if context.form == "torch":
+                yield Found(OPTIMIZER, call, Action.MANUAL, _NEVER, construct)
+            else:
+                yield Found(OPTIMIZER, call, Action.RUNTIME, _STEPS, construct)
 
 
 def _is_sharded_ever(context: Context, parameters: ast.expr) -> bool:
     """Whether parameters are a sharded model's, or of a model that is sharded later."""
     if taken(context).are_parameters(parameters, context.file):
         return True
-    owner = getattr(getattr(parameters, "func", None), "value", None)
-    return owner is not None and any(
-        call.args and ast.unparse(call.args[0]) == ast.unparse(owner)
-        for call in context.models.constructors(context.file)
-    )
+    model = receiver(parameters)
+    if model is None:
+        return False
+    sharded = [call.args[0] for call in context.models.constructors(context.file) if call.args]
+    return ast.unparse(model) in map(ast.unparse, sharded)

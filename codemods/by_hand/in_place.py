@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.constructor.silent import is_taken_off
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.nodes import receiver
 from fsdp_migrate.facts.program import is_module
 from fsdp_migrate.facts.wrapped import wrapped_of
 from fsdp_migrate.findings import Action, Severity
@@ -63,23 +64,42 @@ def find(context: Context) -> Iterator[Found]:
     """Code of both kinds."""
     if not context.models.shards():
         return
-    for node, message in (*_classes(context), *_names(context)) if context.plain else ():
+    if context.plain:
+        yield from _of_wrappers(context)
+    of_fsdp2 = "fully_shard" in context.file.calls and not context.references
+    if of_fsdp2:
+        return
+    for name, message in _CALLS.items():
+        severity = None
+        if message is _DRAWN:
+            severity = Severity.SILENT
+        for call in context.file.calls.get(name, ()):
+            model = _model_of(call, is_drawn=message is _DRAWN)
+            if model is None or not _is_sharded(context, model):
+                continue
+            if not is_known_as_whole(context, call):
+                construct = f"{name}(...)"
+                yield Found(SHARDED, call, Action.MANUAL, message, construct, severity=severity)
+
+
+def _of_wrappers(context: Context) -> Iterator[Found]:
+    """Code that expects a wrapper around a module."""
+    for node, message in (*_classes(context), *_names(context)):
         yield Found(WRAPPER, node, Action.MANUAL, message)
-    for attribute in context.file.attributes.get("module", ()) if context.plain else ():
+    for attribute in context.file.attributes.get("module", ()):
         statement = context.file.statement(attribute)
         if _SETS_FORWARD.match(ast.unparse(statement)):
             yield Found(WRAPPER, statement, Action.MANUAL, _FORWARD, severity=Severity.RAISES)
-    of_fsdp2 = "fully_shard" in context.file.calls and not context.references
-    for name, message in () if of_fsdp2 else _CALLS.items():
-        for call in context.file.calls.get(name, ()):
-            owner = getattr(call.func, "value", None) if message == _DRAWN else None
-            model = owner or (call.args[0] if call.args else None)
-            if model is not None and _is_sharded(context, model):
-                if not is_known_as_whole(context, call):
-                    severity = Severity.SILENT if message is _DRAWN else None
-                    yield Found(
-                        SHARDED, call, Action.MANUAL, message, f"{name}(...)", severity=severity
-                    )
+
+
+def _model_of(call: ast.Call, *, is_drawn: bool) -> ast.expr | None:
+    """The model that a call is about: its first argument, or of one that draws values also its object."""
+    model = None
+    if is_drawn:
+        model = receiver(call)
+    if model is None and call.args:
+        model = call.args[0]
+    return model
 
 
 def _is_sharded(context: Context, model: ast.expr) -> bool:
@@ -92,9 +112,14 @@ def _is_sharded(context: Context, model: ast.expr) -> bool:
 def _classes(context: Context) -> Iterator[tuple[ast.AST, str]]:
     """`model.inner if isinstance(model, Outer) else model`, and the same by statements."""
     for call in context.file.calls.get("isinstance", ()):
-        around, tested = context.file.parents[call], ast.unparse(call.args[0])
+        around = context.file.parents[call]
+        tested = ast.unparse(call.args[0])
         if isinstance(around, ast.If | ast.IfExp) and isinstance(call.args[1], ast.Name):
-            first = around.body[0] if isinstance(around.body, list) else around.body
+            first: ast.AST
+            if isinstance(around, ast.If):
+                first = around.body[0]
+            else:
+                first = around.body
             made = context.program.definition(call.args[1], context.file)
             unwraps = ast.unparse(first).removeprefix(f"{tested} = ").startswith(f"{tested}.")
             if unwraps and made is not None and isinstance(made.node, ast.ClassDef):
@@ -107,7 +132,9 @@ def _names(context: Context) -> Iterator[tuple[ast.AST, str]]:
     """`"module._fsdp_wrapped_module.layer"` in a test, but where that is taken off: other code keeps a model on the bridge."""
     file = context.file
     wraps = context.models.constructors(file) or not is_test(str(file.path))
-    for node in file.of(ast.Constant) if not wraps else ():
+    if wraps:
+        return
+    for node in file.of(ast.Constant):
         if isinstance(node.value, str) and _PART.search(node.value):
             if not isinstance(file.parents[node], ast.Expr) and not is_taken_off(file, node):
                 yield node, _NAME

@@ -40,11 +40,8 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _assigns_data(program: Program) -> bool:
-    return any(
-        isinstance(attribute.ctx, ast.Store)
-        for file in program.files
-        for attribute in file.attributes.get("data", ())
-    )
+    attributes = [each for file in program.files for each in file.attributes.get("data", ())]
+    return any(isinstance(attribute.ctx, ast.Store) for attribute in attributes)
 
 
 def _is_kept(file: File, data: ast.expr) -> bool:

@@ -25,7 +25,9 @@ _JOINING = frozenset({"cat", "concat", "concatenate", "hstack"})
 
 def measured(context: Context) -> Iterator[ast.expr]:
     """The names and gradients that go into a norm, a sum or a reduction over ranks."""
-    every = dict.fromkeys(node for call in _measuring(context.file) for node in ast.walk(call))
+    every: dict[ast.AST, None] = {}
+    for call in _measuring(context.file):
+        every |= dict.fromkeys(ast.walk(call))
     for node in every:
         if not isinstance(node, ast.Name | ast.Attribute) or not isinstance(node.ctx, ast.Load):
             continue
@@ -61,8 +63,10 @@ def _is_measured(context: Context, node: ast.expr) -> bool:
         if name in _REDUCING or (flat and name in _JOINING) or name == "all_reduce":
             return isinstance(parent, ast.Call) and is_torchs(context, parent.func)
         flat = flat or name in _FLATTENING
-        listed = isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple)
-        if not (flat if listed else name in _KEEPING):
+        is_kept = name in _KEEPING
+        if isinstance(parent, ast.ListComp | ast.GeneratorExp | ast.List | ast.Tuple):
+            is_kept = flat
+        if not is_kept:
             return False
         child = parent
     return False

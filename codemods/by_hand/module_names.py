@@ -7,6 +7,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.nodes import loops_of, receiver
 from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP523", "names-of-modules", Severity.PRINTS)
@@ -34,10 +35,11 @@ def find(context: Context) -> Iterator[Found]:
 
 def subject_of(cls: ast.expr) -> ast.expr | None:
     """`module` of `type(module)` and of `module.__class__`."""
-    if isinstance(cls, ast.Call) and getattr(cls.func, "id", "") == "type" and cls.args:
-        return cls.args[0]
-    if isinstance(cls, ast.Attribute) and cls.attr == "__class__":
-        return cls.value
+    match cls:
+        case ast.Call(func=ast.Name(id="type"), args=[subject, *_]):
+            return subject
+        case ast.Attribute(value=subject, attr="__class__"):
+            return subject
     return None
 
 
@@ -45,12 +47,11 @@ def is_any_module(context: Context, name: ast.expr) -> bool:
     """Whether a name goes over all modules of what can be a model."""
     file = context.file
     for around in file.ancestors(name):
-        loops = [around] if isinstance(around, ast.For) else getattr(around, "generators", ())
-        for each in loops:
-            bound = {node.id for node in ast.walk(each.target) if isinstance(node, ast.Name)}
-            if getattr(name, "id", "") in bound and isinstance(each.iter, ast.Call):
-                if last_name(each.iter.func) in _WALKS:
-                    return context.can_be_model(getattr(each.iter.func, "value", each.iter))
+        for loop in loops_of(around):
+            bound = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+            if isinstance(name, ast.Name) and name.id in bound and isinstance(loop.iter, ast.Call):
+                if last_name(loop.iter.func) in _WALKS:
+                    return context.can_be_model(receiver(loop.iter) or loop.iter)
         if isinstance(around, ast.Lambda | ast.FunctionDef):
             return _is_applied(context, around)
     return False

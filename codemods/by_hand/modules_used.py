@@ -8,6 +8,7 @@ from fsdp_migrate.codemods.by_hand import means_the_same as words
 from fsdp_migrate.codemods.by_hand.flows import Flow
 from fsdp_migrate.codemods.by_hand.kinds import COMPREHENSIONS, GIVES, SEVERAL, Kind, Leak
 from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.nodes import constant, targets_of
 
 
 def uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[Leak]:
@@ -35,7 +36,7 @@ def _given(flow: Flow, node: ast.expr, call: ast.Call, kind: Kind) -> Iterator[L
         if kind is Kind.MODULE:
             yield from child_tests.named(flow, call)
     elif name == "getattr" and len(call.args) > 1:
-        yield from named(flow, call, getattr(call.args[1], "value", ""))
+        yield from named(flow, call, constant(call.args[1]))
     elif name == "setattr":
         return
     elif name in words.APPENDING and isinstance(call.func, ast.Attribute):
@@ -56,18 +57,24 @@ def _asked_of_module(flow: Flow, asked: ast.Attribute, kind: Kind) -> Iterator[L
             yield from _class(flow, call or asked)
         if kind is Kind.MODULE:
             yield from child_tests.named(flow, call or asked)
-    elif asked.attr in words.DRAWS_MODULE and call is not None:
-        yield Leak(call, "drawn")
-    elif asked.attr in {"eval", "to", "train"} and call is not None:
-        yield from flow.leaks(call, kind)
-    elif asked.attr == "values" and call is not None:  # of a dictionary of modules
-        yield from flow.leaks(call, Kind.MODULES)
-    elif asked.attr in GIVES[Kind.MODULE] and call is not None:
-        yield from flow.leaks(call, GIVES[Kind.MODULE][asked.attr])
-    elif asked.attr == "requires_grad_" and call is not None:
-        yield from [Leak(call, "freeze")] if flow.were_flat else []
-    elif isinstance(asked.ctx, ast.Load) and call is None:
+    elif call is not None:
+        yield from _called(flow, call, asked.attr, kind)
+    elif isinstance(asked.ctx, ast.Load):
         yield from named(flow, asked, asked.attr)
+
+
+def _called(flow: Flow, call: ast.Call, method: str, kind: Kind) -> Iterator[Leak]:
+    """A call of a method of a module."""
+    if method in words.DRAWS_MODULE:
+        yield Leak(call, "drawn")
+    elif method in {"eval", "to", "train"}:
+        yield from flow.leaks(call, kind)
+    elif method == "values":  # of a dictionary of modules
+        yield from flow.leaks(call, Kind.MODULES)
+    elif method in GIVES[Kind.MODULE]:
+        yield from flow.leaks(call, GIVES[Kind.MODULE][method])
+    elif method == "requires_grad_" and flow.were_flat:
+        yield Leak(call, "freeze")
 
 
 def named(flow: Flow, taken: ast.expr, name: object) -> Iterator[Leak]:
@@ -93,7 +100,7 @@ def _class(flow: Flow, cls: ast.expr) -> Iterator[Leak]:
     elif isinstance(parent, ast.Compare):
         is_key = isinstance(parent.ops[0], ast.In | ast.NotIn) and parent.left is cls
     elif isinstance(parent, ast.NamedExpr | ast.Assign):
-        for target in parent.targets if isinstance(parent, ast.Assign) else [parent.target]:
+        for target in targets_of(parent):
             for read in flow.reads(target):
                 yield from _class(flow, read)
     if flow.in_place and (is_key or isinstance(parent, ast.Match)):

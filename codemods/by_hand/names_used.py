@@ -10,10 +10,12 @@ from fsdp_migrate.codemods.by_hand.flows import Flow
 from fsdp_migrate.codemods.by_hand.kinds import COMPREHENSIONS, Kind, Leak
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.nodes import constant, text_of
 from fsdp_migrate.facts.scopes import Assigned, Opaque
 
 # `args.trained`, `self.config.prefixes`: what somebody who runs the program writes.
 _CONFIGURED = re.compile(r"\b(?:args?|cfg|conf|config|configs|flags|hparams|options?|opts?)\b")
+_CONTAINERS = frozenset({"set", "frozenset", "list", "tuple", "dict", "defaultdict"})
 _LAST = frozenset({"split", "rsplit", "rpartition"})
 
 
@@ -48,8 +50,10 @@ def _tested(context: Context, name: ast.expr, parent: ast.AST) -> Iterator[Leak]
         leaks = True
     elif isinstance(parent, ast.Call) and name is not parent.func:
         leaks = _is_given_away(context, parent)
-    if leaks:
-        yield Leak(parent if isinstance(parent, ast.expr) else name, "name")
+    if leaks and isinstance(parent, ast.expr):
+        yield Leak(parent, "name")
+    elif leaks:
+        yield Leak(name, "name")
 
 
 def _method(flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
@@ -77,10 +81,11 @@ def _takes_last(context: Context, call: ast.Call, asked: ast.Attribute) -> bool:
 
 def _has_no_dot(arguments: list[ast.expr]) -> bool:
     """Whether a name is split at a text, and that at no dot."""
-    text = "."
-    if arguments:
-        text = getattr(arguments[0], "value", "")
-    return isinstance(text, str) and "." not in text
+    if not arguments:
+        return False
+    if isinstance(arguments[0], ast.Constant) and not isinstance(arguments[0].value, str):
+        return False
+    return "." not in text_of(arguments[0])
 
 
 def _is_given_away(context: Context, call: ast.Call) -> bool:
@@ -101,9 +106,10 @@ def _is_tested_alike(context: Context, name: ast.expr, compare: ast.Compare) -> 
         return not (isinstance(other, ast.Constant) or are_texts(context, other))
     if name is compare.left:
         return not are_texts(context, compare.comparators[0])
-    text = getattr(compare.left, "value", None)
-    is_of_wrapper = PREFIX in str(text)  # which has rules of its own
-    return not isinstance(text, str) or is_of_wrapper or "." not in text.strip(".")
+    text = constant(compare.left)
+    if not isinstance(text, str) or PREFIX in text:  # which has rules of its own
+        return True
+    return "." not in text.strip(".")
 
 
 def are_texts(context: Context, container: ast.expr) -> bool:
@@ -115,39 +121,51 @@ def _are_texts(context: Context, container: ast.expr, seen: frozenset[ast.AST]) 
     if container in seen:
         return False
     seen |= {container}
-    if isinstance(container, ast.Name):
-        found = context.file.variable(container)
-        given = [each.value for each in (found.assigned if found else ())]
-        return any(_are_texts(context, each, seen) for each in given)
-    if isinstance(container, ast.Attribute):
-        stored = [_stored(context, each) for each in context.file.attributes[container.attr]]
-        stored += [each.value for each in _of_class(context, container)]
-        is_written = any(_are_texts(context, each, seen) for each in stored if each is not None)
-        return is_written or _CONFIGURED.search(context.source(container.value)) is not None
-    if isinstance(container, ast.Subscript):
-        value = _at(context, container)
-        if value is not None:
-            return _are_texts(context, value, seen)
+    match container:
+        case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+            return any(isinstance(constant(each), str) for each in items)
+        case ast.Dict(keys=keys):
+            return any(isinstance(constant(each), str) for each in keys)
+    sources = _sources(context, container)
+    if any(_are_texts(context, each, seen) for each in sources):
+        return True
+    is_item_of_a_known = isinstance(container, ast.Subscript) and sources
+    if isinstance(container, ast.Attribute | ast.Subscript) and not is_item_of_a_known:
         return _CONFIGURED.search(context.source(container.value)) is not None
-    if isinstance(container, ast.Call):
-        made = {"set", "frozenset", "list", "tuple", "dict", "defaultdict"}
-        if last_name(container.func) not in made:
-            return False
-        return any(_are_texts(context, each, seen) for each in container.args)
-    if isinstance(container, ast.BinOp):
-        sides = container.left, container.right
-        return any(_are_texts(context, each, seen) for each in sides)
-    texts = container.keys if isinstance(container, ast.Dict) else getattr(container, "elts", ())
-    return any(isinstance(getattr(each, "value", None), str) for each in texts)
+    return False
+
+
+def _sources(context: Context, container: ast.expr) -> list[ast.expr]:
+    """The expressions that a container can be, or is made of."""
+    match container:
+        case ast.Name():
+            variable = context.file.variable(container)
+            if variable:
+                return [each.value for each in variable.assigned]
+        case ast.Attribute(attr=name):
+            stored = [_stored(context, each) for each in context.file.attributes[name]]
+            stored += [each.value for each in _of_class(context, container)]
+            return [each for each in stored if each is not None]
+        case ast.Subscript():
+            value = _at(context, container)
+            if value is not None:
+                return [value]
+        case ast.Call(func=function, args=arguments) if last_name(function) in _CONTAINERS:
+            return arguments
+        case ast.BinOp(left=left, right=right):
+            return [left, right]
+    return []
 
 
 def _at(context: Context, taken: ast.Subscript) -> ast.expr | None:
     """The value at a key of a dictionary that the file has."""
+    table: ast.AST = taken.value
     found = context.value(taken.value)
-    table = found.node if found is not None else taken.value
-    if isinstance(table, ast.Dict):
+    if found is not None:
+        table = found.node
+    if isinstance(table, ast.Dict) and isinstance(taken.slice, ast.Constant):
         for key, value in zip(table.keys, table.values, strict=True):
-            if getattr(key, "value", None) == getattr(taken.slice, "value", taken):
+            if isinstance(key, ast.Constant) and key.value == taken.slice.value:
                 return value
     return None
 
@@ -163,7 +181,8 @@ def _stored(context: Context, attribute: ast.Attribute) -> ast.expr | None:
 def _of_class(context: Context, attribute: ast.Attribute) -> Iterator[Assigned]:
     """The assignments in the class around to what `self.names` reads."""
     cls = context.file.enclosing_class(attribute)
-    if cls is not None and getattr(attribute.value, "id", "") in {"self", "cls"}:
+    is_own = isinstance(attribute.value, ast.Name) and attribute.value.id in {"self", "cls"}
+    if cls is not None and is_own:
         for statement in cls.body:
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
                 if statement.targets[0].id == attribute.attr:

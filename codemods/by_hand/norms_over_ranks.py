@@ -167,7 +167,10 @@ def _method(call: ast.Call, name: str, done: str) -> str | None:
         return _power(done, call.args[0])
     if name == "square":
         return _power(done, ast.Constant(2))
-    if name in (ELEMENTWISE if done == _ELEMENTS else _AS_NUMBERS):
+    keeping = _AS_NUMBERS
+    if done == _ELEMENTS:
+        keeping = ELEMENTWISE
+    if name in keeping:
         return done
     return None
 
@@ -176,13 +179,15 @@ def _function(context: Context, call: ast.Call, done: str) -> str | None:
     """The same behind a function that takes a tensor, or several, first."""
     paths = context.dotted(call.func)
     if paths and paths <= _NORMS:
-        return _norm(call, 1, "p" if last_name(call.func) == "norm" else "ord", done)
+        order = "ord"
+        if last_name(call.func) == "norm":
+            order = "p"
+        return _norm(call, 1, order, done)
     if done == _ELEMENTS:
         return None
-    if paths:
-        builtin = ""
-    else:
-        builtin = getattr(call.func, "id", "")
+    builtin = ""
+    if not paths and isinstance(call.func, ast.Name):
+        builtin = call.func.id
     is_sum = builtin == "sum" and done == _ADDED and len(call.args) == 1
     is_tensor = bool(paths) and (paths <= _TENSORS or paths == {"torch.stack"})
     if builtin == "float" or is_sum or is_tensor:
@@ -196,8 +201,12 @@ def _norm(call: ast.Call, position: int, name: str, done: str) -> str | None:
     others = {each.arg for each in call.keywords} - {name, "dtype"}
     if others or len(call.args) > position + 1:
         return None
-    order = _number(given) if given is not None else "2.0"
-    return order if done in (_ELEMENTS, order) else None
+    order: str | None = "2.0"
+    if given is not None:
+        order = _number(given)
+    if done in (_ELEMENTS, order):
+        return order
+    return None
 
 
 def _power(done: str, exponent: ast.expr) -> str | None:

@@ -8,8 +8,9 @@ from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import is_name, last_name
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
+from fsdp_migrate.facts.nodes import name_around, receiver
 from fsdp_migrate.facts.parameters import loop_of
 from fsdp_migrate.facts.scopes import Parameter
 from fsdp_migrate.findings import Action, Severity
@@ -35,33 +36,41 @@ _CONVERTED = (*OPTIMIZER_STATES, "get_optimizer_state_dict", "set_optimizer_stat
 @codemod(words=("state_dict",))
 def find(context: Context) -> Iterator[Found]:
     """`optimizer.state_dict()` where it is saved or used, and `optimizer.load_state_dict(...)`."""
-    ways = (("state_dict", _SAVED), ("load_state_dict", _LOADED))
     speaks = context.models.shards(context.file) or context.references
-    for name, message in ways if speaks and context.models.shards() else ():
-        for attribute in context.file.attributes.get(name, ()):
-            call = context.file.parents[attribute]
-            if not isinstance(call, ast.Call) or not _is_optimizer(context, attribute.value):
-                continue
-            around = context.file.function(call) or context.file.tree
-            used = [n for n in ast.walk(around) if isinstance(n, ast.Call)]
-            is_converted = any(last_name(each.func) in _CONVERTED for each in used)
-            if not is_converted and not is_known_as_whole(context, call):
-                if _leaves(context, call, used):
-                    at = [attribute]
-                else:
-                    at = []
-                for node in (*at, *(_saved(context, call) if name == "state_dict" else ())):
-                    severity = None
-                    if message is _LOADED:
-                        severity = Severity.RAISES
-                    yield Found(RULE, node, Action.MANUAL, message, severity=severity)
+    if not (speaks and context.models.shards()):
+        return
+    for method, call, used in _calls(context, "state_dict"):
+        if _leaves(context, call, used):
+            yield Found(RULE, method, Action.MANUAL, _SAVED)
+        for save in _saved(context, call):
+            yield Found(RULE, save, Action.MANUAL, _SAVED)
+    for method, call, used in _calls(context, "load_state_dict"):
+        if _leaves(context, call, used):
+            yield Found(RULE, method, Action.MANUAL, _LOADED, severity=Severity.RAISES)
+
+
+def _calls(context: Context, name: str) -> Iterator[tuple[ast.Attribute, ast.Call, list[ast.Call]]]:
+    """A method of an optimizer, its calls, and all calls of the function around, unless that converts the states."""
+    for attribute in context.file.attributes.get(name, ()):
+        call = context.file.parents[attribute]
+        if not isinstance(call, ast.Call) or not _is_optimizer(context, attribute.value):
+            continue
+        around = context.file.function(call) or context.file.tree
+        used = [node for node in ast.walk(around) if isinstance(node, ast.Call)]
+        is_converted = any(last_name(each.func) in _CONVERTED for each in used)
+        if not is_converted and not is_known_as_whole(context, call):
+            yield attribute, call, used
 
 
 def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
     """Whether states leave a function as a whole, or come from outside: not if it hands a call on, or loads its own states."""
     files = {n for each in used for n in context.dotted(each.func)} & {"torch.save", "torch.load"}
-    owners = [(last_name(each.func), getattr(each.func, "value", each)) for each in used]
-    comes_back = {n for n, of in owners if n in _STATES and _is_optimizer(context, of)} == _STATES
+    own = set[str]()
+    for each in used:
+        name = last_name(each.func)
+        if name in _STATES and _is_optimizer(context, receiver(each) or each):
+            own.add(name)
+    comes_back = own == _STATES
     is_saved = "torch.save(" in context.source(context.file.statement(call))
     if is_saved or (files and (call.args or not comes_back)):
         return True
@@ -69,15 +78,19 @@ def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
     if comes_back or not call.args:
         return not (comes_back or isinstance(around, ast.Return | ast.Subscript | ast.Attribute))
     handed_on = any(isinstance(each, Parameter) for each in context.file.bindings(call.args[0]))
-    return not handed_on or "state_dict" not in getattr(context.file.function(call), "name", "")
+    return not handed_on or "state_dict" not in name_around(context.file, call)
 
 
 def _saved(context: Context, states: ast.expr) -> Iterator[ast.Call]:
     """The calls that save a name for states, or send it to other ranks."""
-    file, assign = context.file, context.file.statement(states)
-    is_alone = isinstance(assign, ast.Assign) and not isinstance(assign.value, ast.Dict)
-    target = assign.targets[0] if is_alone else None  # type: ignore[attr-defined]
-    for read in file.reads(target) if isinstance(target, ast.Name) else ():
+    file = context.file
+    assign = context.file.statement(states)
+    if not isinstance(assign, ast.Assign) or isinstance(assign.value, ast.Dict):
+        return
+    target = assign.targets[0]
+    if not isinstance(target, ast.Name):
+        return
+    for read in file.reads(target):
         call = file.parents[read]
         if isinstance(call, ast.Call) and read in call.args and read.lineno > states.lineno:
             if "_object" in last_name(call.func) or "torch.save" in context.dotted(call.func):
@@ -97,11 +110,12 @@ def _is_optimizer(context: Context, owner: ast.expr) -> bool:
 
 def _is_given_a_type(context: Context, model: ast.Name) -> bool:
     """Whether a context around sets the type of a model's state dict."""
-    return any(
-        last_name(item.context_expr.func) == "state_dict_type"
-        and any(getattr(each, "id", "") == model.id for each in item.context_expr.args)
-        for parent in context.file.ancestors(model)
-        if isinstance(parent, ast.With)
-        for item in parent.items
-        if isinstance(item.context_expr, ast.Call)
-    )
+    for parent in context.file.ancestors(model):
+        if not isinstance(parent, ast.With):
+            continue
+        for item in parent.items:
+            call = item.context_expr
+            if isinstance(call, ast.Call) and last_name(call.func) == "state_dict_type":
+                if any(is_name(each, model.id) for each in call.args):
+                    return True
+    return False

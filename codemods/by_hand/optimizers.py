@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import values_given
+from fsdp_migrate.facts.nodes import constant, text_of
 from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP521", "failing-optimizer", Severity.RAISES)
@@ -33,14 +34,15 @@ def find(context: Context) -> Iterator[Found]:
         for call in context.file.calls.get(name, ()):
             yield from _of_torch(context, name, call)
     for name, calls in context.file.calls.items():
-        for call in calls if name in _BY_NAME or _BY_SHAPE.search(name) else ():
-            if _goes_by_shape(context, name, call):
-                yield Found(RULE, call, Action.MANUAL, _OF_SHAPE, f"{name}(...)")
+        if name in _BY_NAME or _BY_SHAPE.search(name):
+            for call in calls:
+                if _goes_by_shape(context, name, call):
+                    yield Found(RULE, call, Action.MANUAL, _OF_SHAPE, f"{name}(...)")
 
 
 def _of_torch(context: Context, name: str, call: ast.Call) -> Iterator[Found]:
     """An optimizer of torch's that DTensors make fail."""
-    fused = getattr(keyword(call, "fused"), "value", None) is True
+    fused = constant(keyword(call, "fused")) is True
     if name == "SGD" and not fused:
         return
     given = keyword(call, "params", 0)
@@ -56,7 +58,7 @@ def _of_torch(context: Context, name: str, call: ast.Call) -> Iterator[Found]:
 def _goes_by_shape(context: Context, name: str, call: ast.Call) -> bool:
     """Whether another library's optimizer is made in a program that shards, and not for what is shown to be whole."""
     if name in _BY_NAME:
-        texts = {str(getattr(each, "value", "")) for each in values_given(call)}
+        texts = set(map(text_of, values_given(call)))
         if not any(re.search(_BY_SHAPE.pattern, text, re.IGNORECASE) for text in texts):
             return False
     paths = context.dotted(call.func)

@@ -14,8 +14,9 @@ from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.models_by_argument import where_flat, where_original
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.file import File, is_name, last_name, root_of
 from fsdp_migrate.facts.models import INNER, Models
+from fsdp_migrate.facts.nodes import constant, receiver
 from fsdp_migrate.facts.parameters import PARTS, loop_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action, Severity
@@ -128,7 +129,9 @@ def _asked_of_whole(context: Context) -> Iterator[tuple[ast.expr, str]]:
                 owner = []
             if any(is_sharded(context, each) for each in (*owner, *call.args)):
                 yield call, _FAILS
-    for subscript in context.file.of(ast.Subscript) if not were_whole(context) else ():
+    if were_whole(context):
+        return
+    for subscript in context.file.of(ast.Subscript):
         value = subscript.value
         if isinstance(value, ast.Name) or last_name(value) in PARTS | {"weight", "bias"}:
             if is_sharded(context, value):
@@ -141,7 +144,8 @@ def _chosen(context: Context) -> Iterator[tuple[ast.AST, str]]:
         return
     original = where_original(context)
     if original is not None:
-        yield from ((parameter, _OTHER) for parameter in _sought(original))
+        for parameter in _sought(original):
+            yield (parameter, _OTHER)
     flat = where_flat(context)
     if flat is not None:
         for call in (*_tested_by_name(flat), *_asked_of_modules(flat)):
@@ -154,7 +158,9 @@ def shapes(file: File) -> Iterator[ast.Attribute]:
     """`p.shape` in `torch.zeros(p.shape)`, and `p.size()` likewise."""
     for name in ("shape", "size"):
         for attribute in file.attributes.get(name, ()):
-            call = file.parents[file.parents[attribute] if name == "size" else attribute]
+            call = file.parents[attribute]
+            if name == "size":
+                call = file.parents[call]
             while isinstance(call, ast.Starred | ast.keyword):
                 call = file.parents[call]
             if isinstance(call, ast.Call) and ast.unparse(call.func) in _MAKING:
@@ -167,20 +173,24 @@ def _sought(context: Context) -> Iterator[ast.expr]:
     for compare in file.of(ast.Compare):
         sought = compare.left
         found = file.variable(compare.comparators[0])
-        if isinstance(sought, ast.Call) and getattr(sought.func, "id", "") == "id" and sought.args:
+        if isinstance(sought, ast.Call) and is_name(sought.func, "id") and sought.args:
             sought = sought.args[0]
         if not isinstance(compare.ops[0], ast.In | ast.NotIn) or found is None:
             continue
-        taken_before = any(
-            isinstance(node, ast.Attribute)
-            and node.attr == "parameters"
-            and (root := root_of(node)) is not None
-            and not context.models.can_hold(root, file)
-            for each in found.assigned
-            for node in ast.walk(each.value)
-        )
+        values = [each.value for each in found.assigned]
+        taken_before = any(_takes_of_others(context, value) for value in values)
         if taken_before and is_sharded(context, sought):
             yield sought
+
+
+def _takes_of_others(context: Context, value: ast.expr) -> bool:
+    """Whether an expression takes parameters of what is no sharded model."""
+    for node in ast.walk(value):
+        if isinstance(node, ast.Attribute) and node.attr == "parameters":
+            root = root_of(node)
+            if root is not None and not context.models.can_hold(root, context.file):
+                return True
+    return False
 
 
 def _of_parts(context: Context) -> Iterator[ast.Call]:
@@ -215,11 +225,12 @@ def _asked_of_modules(context: Context) -> Iterator[ast.AST]:
             call = file.parents[named]
             if not isinstance(named.value, ast.Name) or not isinstance(call, ast.Call):
                 continue
-            own = any(keyword.arg == "recurse" for keyword in call.keywords)
-            loop = None
-            if own:
-                loop = loop_of(file, named.value)
-            model = getattr(getattr(loop and loop[1], "func", None), "value", None)
+            if all(keyword.arg != "recurse" for keyword in call.keywords):
+                continue
+            loop = loop_of(file, named.value)
+            if loop is None:
+                continue
+            model = receiver(loop[1])
             if model is not None and context.can_be_model(model):
                 yield call
 
@@ -228,24 +239,28 @@ def _name_tests(file: File) -> Iterator[ast.Call]:
     """The calls of `named_parameters` in loops that test the names."""
     for attribute in file.attributes.get("named_parameters", ()):
         call = file.parents[attribute]
-        loop = next(
-            (a for a in file.ancestors(call) if isinstance(a, ast.For | ast.comprehension)), None
-        )
-        if loop is None or not isinstance(call, ast.Call) or not isinstance(loop.target, ast.Tuple):
+        loops = [a for a in file.ancestors(call) if isinstance(a, ast.For | ast.comprehension)]
+        if not loops or not isinstance(call, ast.Call):
             continue
-        region = loop if isinstance(loop, ast.For) else file.parents[loop]
-        name = getattr(loop.target.elts[0], "id", "")
-        names = (n for n in ast.walk(region) if isinstance(n, ast.Name) and n.id == name)
+        target = loops[0].target
+        if not isinstance(target, ast.Tuple) or not isinstance(target.elts[0], ast.Name):
+            continue
+        region: ast.AST = loops[0]
+        if isinstance(region, ast.comprehension):
+            region = file.parents[region]
+        names = [each for each in ast.walk(region) if is_name(each, target.elts[0].id)]
         if any(_is_tested(file, each) for each in names):
             yield call
 
 
 def _is_tested(file: File, name: ast.AST) -> bool:
     """`"bias" in name`, `name.endswith("bias")`, `re.search("bias", name)`."""
-    around = file.parents[name]
-    if isinstance(around, ast.Call):
-        return getattr(around.func, "attr", "") in _TESTS
-    return isinstance(around, ast.Compare) or getattr(around, "attr", "") in _TESTS
+    match file.parents[name]:
+        case ast.Compare():
+            return True
+        case ast.Call(func=ast.Attribute(attr=method)) | ast.Attribute(attr=method):
+            return method in _TESTS
+    return False
 
 
 def were_whole(context: Context) -> bool:
@@ -287,7 +302,7 @@ def decides(file: File, attribute: ast.Attribute) -> bool:
     around = parent
     if called:
         around = file.parents[parent]
-    is_test = isinstance(around, ast.Compare) and getattr(around.comparators[0], "value", 1) != 0
+    is_test = isinstance(around, ast.Compare) and constant(around.comparators[0]) != 0
     return called == wanted and is_test
 
 
@@ -295,15 +310,18 @@ def _asked_for_none(context: Context) -> Iterator[ast.expr]:
     """The parameters that `p.numel() > 0` or `p.shape.numel() > 0` tests for a shard on this rank."""
     for attribute in context.file.attributes.get("numel", ()):
         around = context.file.parents[context.file.parents[attribute]]
-        if isinstance(around, ast.Compare) and getattr(around.comparators[0], "value", 1) == 0:
+        if isinstance(around, ast.Compare) and constant(around.comparators[0]) == 0:
             value = attribute.value
-            is_shape = isinstance(value, ast.Attribute) and value.attr == "shape"
-            yield value.value if is_shape and isinstance(value, ast.Attribute) else value
+            if isinstance(value, ast.Attribute) and value.attr == "shape":
+                value = value.value
+            yield value
 
 
 def _use(context: Context, node: ast.expr) -> str:
     around = context.file.parents[node]
-    return context.source(around if isinstance(around, ast.Attribute) else node)
+    if isinstance(around, ast.Attribute):
+        return context.source(around)
+    return context.source(node)
 
 
 def _reduces_over_ranks(context: Context, node: ast.AST) -> bool:
@@ -312,9 +330,10 @@ def _reduces_over_ranks(context: Context, node: ast.AST) -> bool:
     for around in context.file.ancestors(node):
         if isinstance(around, ast.BinOp) and "world_size" in context.source(around):
             return True
-    return any(
-        context.file.function(call) is function and is_torchs(context, call.func)
-        for name, calls in context.file.calls.items()
-        if "reduce" in name
-        for call in calls
-    )
+    for name, calls in context.file.calls.items():
+        if "reduce" not in name:
+            continue
+        for call in calls:
+            if context.file.function(call) is function and is_torchs(context, call.func):
+                return True
+    return False

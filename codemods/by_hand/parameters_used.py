@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.by_hand import means_the_same as words
 from fsdp_migrate.codemods.by_hand.flows import Flow
 from fsdp_migrate.codemods.by_hand.kinds import COMPREHENSIONS, Kind, Leak
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import is_name, last_name
+from fsdp_migrate.facts.nodes import constant
 
 
 def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:
@@ -72,8 +73,10 @@ def _asked(flow: Flow, asked: ast.Attribute) -> Iterator[Leak]:
         yield from flow.leaks(call or asked, Kind.PARAMETER)
     elif asked.attr in words.TRANSPOSED:
         yield Leak(asked, "value")
+    elif asked.attr in words.DRAWN and call is not None:
+        yield Leak(call, "drawn")
     elif asked.attr not in words.ASKED and call is not None:
-        yield Leak(call, "drawn" if asked.attr in words.DRAWN else "value")
+        yield Leak(call, "value")
 
 
 def _is_of_whole_model(flow: Flow, asked: ast.Attribute) -> bool:
@@ -82,11 +85,10 @@ def _is_of_whole_model(flow: Flow, asked: ast.Attribute) -> bool:
         if isinstance(around, ast.If | ast.IfExp | ast.Try):
             return False
         if isinstance(around, ast.For):
-            method = getattr(around.iter, "func", None)
-            if not isinstance(method, ast.Attribute) or method.attr != "parameters":
-                return False
-            is_own = isinstance(method.value, ast.Name) and method.value.id == "self"
-            return is_own or flow.context.can_be_model(method.value)
+            match around.iter:
+                case ast.Call(func=ast.Attribute(value=model, attr="parameters")):
+                    return is_name(model, "self") or flow.context.can_be_model(model)
+            return False
     return False
 
 
@@ -113,7 +115,7 @@ def _given_one(flow: Flow, node: ast.expr, call: ast.Call) -> Iterator[Leak]:
     elif name in words.SAVING:
         yield Leak(call, "saved")
     elif name == "setattr" and len(call.args) > 1:
-        if flow.were_flat and getattr(call.args[1], "value", "") == "requires_grad":
+        if flow.were_flat and constant(call.args[1]) == "requires_grad":
             yield Leak(call, "freeze")
     elif name not in words.TAKES_PARAMETER and not flow.is_optimizers(call):
         yield from flow.into(node, call, Kind.PARAMETER)

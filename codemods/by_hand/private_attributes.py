@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses import handles
 from fsdp_migrate.facts.file import File, values_given
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.nodes import text_of
 from fsdp_migrate.findings import Action, Severity
 
 ATTRIBUTE = Rule("FSDP366", "wrapper-internals", Severity.RAISES)
@@ -120,7 +121,8 @@ def _each(context: Context) -> Iterator[Found]:
             names = _OF_FLAT | {"flat_param"}
         for name in sorted(names & context.file.attributes.keys()):
             for attribute in context.file.attributes[name]:
-                is_found = getattr(attribute.value, "attr", "") in ATTRIBUTES
+                owner = attribute.value
+                is_found = isinstance(owner, ast.Attribute) and owner.attr in ATTRIBUTES
                 if is_found or attribute in in_loops or _asks_first(context.file, attribute):
                     continue
                 yield Found(ATTRIBUTE, attribute, Action.MANUAL, FLAT, f".{name}")
@@ -129,11 +131,13 @@ def _each(context: Context) -> Iterator[Found]:
 
 def _asked_for(context: Context) -> Iterator[Found]:
     """`hasattr(module, "_exec_order_data")` and `getattr(module, "_flat_param", None)`."""
-    for name in ("hasattr", "getattr") if context.models.shards() else ():
+    if not context.models.shards():
+        return
+    for name in ("hasattr", "getattr"):
         for call in context.file.calls.get(name, ()):
-            asked = None
+            asked = ""
             if len(call.args) > 1:
-                asked = getattr(call.args[1], "value", None)
+                asked = text_of(call.args[1])
             if asked in _UNMISTAKABLE | _OF_FLAT:
                 message = f"Never finds `{asked}` under FSDP2. {ATTRIBUTES.get(asked, FLAT)}"
                 severity = Severity.SILENT
@@ -167,11 +171,10 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         context.can_be_model(owner) or _is_tested(context, attribute) or (likely and not is_self)
     )
     if may_be_meant and not _asks_first(context.file, attribute):
-        of_flat = getattr(context.file.parents[attribute], "attr", "") == "flat_param"
-        if of_flat:
+        message = ATTRIBUTES[name]
+        around = context.file.parents[attribute]
+        if isinstance(around, ast.Attribute) and around.attr == "flat_param":
             message = FLAT
-        else:
-            message = ATTRIBUTES[name]
         yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
 
 
@@ -182,14 +185,16 @@ def _speaks(context: Context) -> bool:
 
 def _is_tested(context: Context, attribute: ast.Attribute) -> bool:
     """Whether `isinstance(module, FSDP)` decides about `module.params`."""
-    tests = (test for a in context.file.ancestors(attribute) if (test := getattr(a, "test", None)))
-    return any(
-        ast.unparse(call.args[0]) == ast.unparse(attribute.value)
-        and context.fsdp1(call.args[1]) == CLASS
-        for test in tests
-        for call in ast.walk(test)
-        if isinstance(call, ast.Call) and len(call.args) == 2
-    )
+    for around in context.file.ancestors(attribute):
+        if not isinstance(around, ast.If | ast.IfExp | ast.While | ast.Assert):
+            continue
+        for node in ast.walk(around.test):
+            match node:
+                case ast.Call(args=[tested, cls]):
+                    is_it = ast.unparse(tested) == ast.unparse(attribute.value)
+                    if is_it and context.fsdp1(cls) == CLASS:
+                        return True
+    return False
 
 
 def _asks_first(file: File, attribute: ast.Attribute) -> bool:
@@ -197,26 +202,38 @@ def _asks_first(file: File, attribute: ast.Attribute) -> bool:
     asked = f"hasattr({ast.unparse(attribute.value)}, '{attribute.attr}')"
     child: ast.AST = attribute
     for parent in file.ancestors(attribute):
-        test = getattr(parent, "test", None)
-        otherwise = getattr(parent, "orelse", ())
-        if isinstance(otherwise, list):
-            is_other = child in otherwise
-        else:
-            is_other = child is otherwise
-        if test is not None and child is not test and not is_other:
-            if asked in (ast.unparse(test), *map(ast.unparse, getattr(test, "values", ()))):
-                return True
-        if isinstance(parent, ast.BoolOp) and asked in map(ast.unparse, parent.values):
+        match parent:
+            case ast.If(test=test, orelse=others) | ast.While(test=test, orelse=others):
+                is_decided = child is not test and child not in others
+            case ast.IfExp(test=test, orelse=other):
+                is_decided = child is not test and child is not other
+            case ast.Assert(test=test):
+                is_decided = child is not test
+            case ast.BoolOp():
+                test = parent
+                is_decided = True
+            case _:
+                is_decided = False
+        if is_decided and asked in _conditions(test):
             return True
         child = parent
     return False
+
+
+def _conditions(test: ast.expr) -> list[str]:
+    """The source of a test, and that of each of its conditions."""
+    conditions = [test]
+    if isinstance(test, ast.BoolOp):
+        conditions += test.values
+    return [*map(ast.unparse, conditions)]
 
 
 def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:
     """The call `model._handle.reshard(True)` around `model._handle`."""
     method = context.file.parents[attribute]
     call = context.call_of(method)
-    if call is None or (attribute.attr, getattr(method, "attr", "")) != ("_handle", "reshard"):
+    is_reshard = isinstance(method, ast.Attribute) and method.attr == "reshard"
+    if call is None or not is_reshard or attribute.attr != "_handle":
         return None
     given = values_given(call)
     frees = len(given) == 1 and isinstance(given[0], ast.Constant) and given[0].value is True
@@ -231,9 +248,13 @@ def _flat_names(context: Context) -> Iterator[Found]:
         return
     for constant in context.file.of(ast.Constant):
         parent = context.file.parents[constant]
-        tested = (isinstance(parent, ast.Compare) and parent.left is constant) or (
-            isinstance(parent, ast.Call) and getattr(parent.func, "attr", "") == "endswith"
-        )
+        match parent:
+            case ast.Compare(left=left):
+                tested = left is constant
+            case ast.Call(func=ast.Attribute(attr="endswith")):
+                tested = True
+            case _:
+                tested = False
         if tested and isinstance(constant.value, str) and constant.value.endswith("_flat_param"):
             message = "Matches no parameter: under FSDP2 each parameter has its own name. Test for that name."
             yield Found(ATTRIBUTE, parent, Action.MANUAL, message)

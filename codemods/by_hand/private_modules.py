@@ -98,7 +98,9 @@ def _written_out(context: Context) -> Iterator[ast.Attribute]:
     if "fsdp._" in context.file.text:
         for name, attributes in context.file.attributes.items():
             if name.startswith("_"):
-                yield from (a for a in attributes if any(map(_concerns, context.dotted(a))))
+                for a in attributes:
+                    if any(map(_concerns, context.dotted(a))):
+                        yield a
 
 
 def _concerns(dotted: str) -> bool:

@@ -33,7 +33,10 @@ def is_known_as_whole(context: Context, node: ast.AST) -> bool:
             return True
         elif isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
             # It is written for them already; so is a file without FSDP1 in it.
-            if _is_of_others(context, parent if context.references else file.tree):
+            region: ast.AST = file.tree
+            if context.references:
+                region = parent
+            if _is_of_others(context, region):
                 return True
     return _is_for_other_models(context, node)
 
@@ -67,13 +70,23 @@ def _is_for_other_models(context: Context, node: ast.AST) -> bool:
     ]
     if made and all(is_for_others(file, call) for file, call in made):
         return True
-    return method is not None and any(
-        cls.name in {last_name(base) for base in other.bases}
-        and any("fsdp" in name.lower() for name in words_in(other))
-        and any(getattr(each, "name", "") == method.name for each in other.body)
-        for file in context.program.files
-        for other in file.of(ast.ClassDef)
-    )
+    if method is None:
+        return False
+    for file in context.program.files:
+        for other in file.of(ast.ClassDef):
+            if cls.name in map(last_name, other.bases) and _is_fsdps_own(other, method.name):
+                return True
+    return False
+
+
+def _is_fsdps_own(cls: ast.ClassDef, method: str) -> bool:
+    """Whether a class is for FSDP, and has a method of its own of that name."""
+    if not any("fsdp" in name.lower() for name in words_in(cls)):
+        return False
+    functions = [
+        each for each in cls.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return any(each.name == method for each in functions)
 
 
 def is_sharded(context: Context, node: ast.expr) -> bool:

@@ -17,8 +17,9 @@ from fsdp_migrate.codemods.context import Context, also
 from fsdp_migrate.codemods.models_by_argument import where_flat, where_original
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import given, last_name, values_given
+from fsdp_migrate.facts.file import File, given, last_name, values_given
 from fsdp_migrate.facts.models import INNER
+from fsdp_migrate.facts.nodes import calls_around, receiver, text_of
 from fsdp_migrate.facts.program import Definition, is_module
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.findings import Action
@@ -119,7 +120,7 @@ def _uses(flow: Flow, node: ast.expr, parent: ast.AST, kind: Kind) -> Iterator[L
 
 def _is_of_others(context: Context, function: ast.AST) -> bool:
     """Whether a function shards by FSDP2 beside one that shards by FSDP1, or works before either."""
-    if getattr(function, "name", "") == "param_init_fn":
+    if isinstance(function, ast.FunctionDef) and function.name == "param_init_fn":
         return True  # FSDP1 calls it for whole parameters
     if not context.references or isinstance(function, ast.Module):
         return False
@@ -143,27 +144,29 @@ def _is_of_model(context: Context, owner: ast.expr, steps: int = 3) -> bool:
     if context.can_be_model(owner):
         return True
     if isinstance(owner, ast.Attribute | ast.Subscript):
-        return getattr(owner, "attr", "") not in OF_MODULE and _is_of_model(
-            context, owner.value, steps
-        )
+        if isinstance(owner, ast.Attribute) and owner.attr in OF_MODULE:
+            return False
+        return _is_of_model(context, owner.value, steps)
     if isinstance(owner, ast.Call) and owner.args:
         by_path = isinstance(owner.func, ast.Call) and last_name(owner.func.func) == "attrgetter"
         if by_path or last_name(owner.func) == "getattr":
             return _is_of_model(context, owner.args[0], steps)
     if isinstance(owner, ast.Call) and last_name(owner.func) == "get_submodule":
-        return _is_of_model(context, getattr(owner.func, "value", owner.func), steps)
+        return _is_of_model(context, receiver(owner) or owner.func, steps)
     if isinstance(owner, ast.Name) and steps:
-        called = _given_to_instances(context, owner)
-        return any(map(context.can_be_model, called)) or any(
-            _is_part(context, each, steps - 1) for each in _values(context, owner)
-        )
+        if any(map(context.can_be_model, _given_to_instances(context, owner))):
+            return True
+        return any(_is_part(context, each, steps - 1) for each in _values(context, owner))
     return False
 
 
 def _is_sharded_later(context: Context, model: ast.expr) -> bool:
     """Whether a variable is given to what shards it further down in its function."""
-    file, function = context.file, context.file.function(model)
-    for call in file.of(ast.Call) if isinstance(model, ast.Name) else ():
+    file = context.file
+    function = context.file.function(model)
+    if not isinstance(model, ast.Name):
+        return False
+    for call in file.of(ast.Call):
         is_below = call.lineno > model.lineno and file.function(call) is function
         given = None
         if is_below and call.args:
@@ -191,28 +194,36 @@ def _values(context: Context, name: ast.Name) -> Iterator[ast.expr]:
         if isinstance(binding, Assigned) and not binding.path:
             yield binding.value
         elif isinstance(binding, Parameter):
-            passed = context.models.origins.given(binding, context.file)
-            yield from (each.value for each in passed if each.file is context.file)
+            for passed in context.models.origins.given(binding, context.file):
+                if passed.file is context.file:
+                    yield passed.value
 
 
 def _given_to_instances(context: Context, name: ast.Name) -> Iterator[ast.expr]:
     """What is given to `__call__`, whose parameter a name is: `meter = Meter()`, `meter(model)`."""
     file = context.file
+    cls = file.enclosing_class(name)
+    if cls is None:
+        return
     for binding in file.bindings(name):
-        if isinstance(binding, Parameter):
-            function = binding.function
-        else:
-            function = None
-        cls = file.enclosing_class(name)
-        if function is None or cls is None or getattr(function, "name", "") != "__call__":
+        if not isinstance(binding, Parameter):
             continue
-        for made in file.calls.get(cls.name, ()):
-            statement = file.parents[made]
-            for target in statement.targets if isinstance(statement, ast.Assign) else ():
-                for call in file.calls.get(last_name(target), ()):
-                    value = given(call, function, name.id)
-                    if value is not None:
-                        yield value
+        function = binding.function
+        if isinstance(function, ast.Lambda) or function.name != "__call__":
+            continue
+        for instance in _instances(file, cls):
+            for call in file.calls.get(last_name(instance), ()):
+                value = given(call, function, name.id)
+                if value is not None:
+                    yield value
+
+
+def _instances(file: File, cls: ast.ClassDef) -> Iterator[ast.expr]:
+    """The variables that objects of a class are assigned to."""
+    for made in file.calls.get(cls.name, ()):
+        statement = file.parents[made]
+        if isinstance(statement, ast.Assign):
+            yield from statement.targets
 
 
 def _is_part(context: Context, value: ast.expr, steps: int) -> bool:
@@ -262,9 +273,11 @@ def _by_path(context: Context, flow: Flow) -> Iterator[Leak]:
         around = context.file.parents[call]
         if isinstance(around, ast.Call) and around.func is call and around.args:
             if call.args and context.can_be_model(around.args[0]):
-                path = str(getattr(call.args[0], "value", ""))
-                of_layer = path.endswith(("weight", "bias"))
-                yield from flow.leaks(around, Kind.PARAMETER if of_layer else Kind.MODULE)
+                path = text_of(call.args[0])
+                if path.endswith(("weight", "bias")):
+                    yield from flow.leaks(around, Kind.PARAMETER)
+                else:
+                    yield from flow.leaks(around, Kind.MODULE)
 
 
 # What an optimizer has, or its method gives.
@@ -295,9 +308,13 @@ def _of_inner(context: Context, flow: Flow) -> Iterator[Leak]:
                 parent = context.file.parents[parent]
             is_called = isinstance(parent, ast.Call) and parent.func is part
             if part is not attribute and not is_called and context.can_be_model(attribute.value):
-                if isinstance(getattr(part, "ctx", None), ast.Load):
-                    of_layer = last_name(part) in {"weight", "bias"}
-                    yield from flow.leaks(part, Kind.PARAMETER if of_layer else Kind.MODULE)
+                assert isinstance(part, ast.Attribute | ast.Subscript)
+                if not isinstance(part.ctx, ast.Load):
+                    continue
+                if last_name(part) in {"weight", "bias"}:
+                    yield from flow.leaks(part, Kind.PARAMETER)
+                else:
+                    yield from flow.leaks(part, Kind.MODULE)
 
 
 def _of_attributes(context: Context, flow: Flow) -> Iterator[Leak]:
@@ -357,7 +374,7 @@ def _children(context: Context) -> Iterator[Leak]:
     for name in ("children", "named_children"):
         for attribute in context.file.attributes.get(name, ()):
             function = context.file.function(attribute)
-            itself = context.file.calls.get(getattr(function, "name", ""), ())
+            itself = calls_around(context.file, attribute)
             inside = [call for call in itself if context.file.function(call) is function]
             if any(_is_counted(context, call) for call in inside):
                 if context.can_be_model(attribute.value):

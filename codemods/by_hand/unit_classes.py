@@ -44,8 +44,10 @@ def may_be_named(context: Context, name: str) -> bool:
     units = context.program.once(_units)
     if name in units.names:
         return True
-    classes_of_files = (cls for file in context.program.files for cls in file.of(ast.ClassDef))
-    return units.any_own and any(cls.name == name for cls in classes_of_files)
+    if not units.any_own:
+        return False
+    own = [cls.name for file in context.program.files for cls in file.of(ast.ClassDef)]
+    return name in own
 
 
 def _classes(context: Context, cls: ast.expr) -> Iterator[ast.expr]:
@@ -80,10 +82,12 @@ def _may_be_unit(context: Context, cls: ast.expr) -> bool:
 def _related(context: Context, cls: ast.expr) -> set[str]:
     """The names of a class, of those above it, and of those of the program that derive from it."""
     found = {last_name(cls)}
-    found |= {getattr(each.node, "name", "") for each in classes(context, cls)}
+    found |= {each.node.name for each in classes(context, cls)}
     for file in context.program.files:
         for other in file.of(ast.ClassDef):
-            above = context.program.classes_above(Definition(file, other)) if other.bases else ()
+            if not other.bases:
+                continue
+            above = context.program.classes_above(Definition(file, other))
             names = [each.node.name for each in above if isinstance(each, Definition)]
             if last_name(cls) in names:
                 found.add(other.name)
@@ -108,8 +112,9 @@ def _of_constructor(construction: Construction) -> Units:
         return _of_part(construction)
     flow = construction.flow(value)
     units = [_of_policy(construction, end) for end in flow.ends]
+    names = frozenset[str]().union(*(each.names for each in units))
     return Units(
-        frozenset(name for each in units for name in each.names),
+        names,
         flow.unknown or any(each.any_own for each in units),
         any(each.any_class for each in units),
     )
@@ -137,4 +142,4 @@ def _of_part(construction: Construction) -> Units:
     if not isinstance(module, ast.Call):
         return Units(frozenset())
     named = classes(construction.context, module.func)
-    return Units(frozenset(getattr(each.node, "name", "") for each in named))
+    return Units(frozenset(each.node.name for each in named))

@@ -19,7 +19,7 @@ from fsdp_migrate.codemods.constructor.wrapping import named_classes
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.file import File, place_of
 from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.source import is_test
@@ -81,7 +81,7 @@ def find(context: Context) -> Iterator[Found]:
                 construct = shortened(file.source(node))
                 yield Found(RULE, node, Action.MANUAL, message, construct, severity=severity)
             else:
-                place = f"{file.shown}:{getattr(node, 'lineno', 1)}"
+                place = f"{file.shown}:{place_of(node)[0]}"
                 yield Found(RULE, each.node, Action.MANUAL, f"In {place}: {message}", "fully_shard")
     if context.form == "torch" and any(each.is_low for each in sharded):
         for call in _run_by_methods(context):
@@ -117,7 +117,9 @@ def _of_constructor(construction: Construction) -> Sharded:
 
 def _of_earlier_runs(context: Context) -> Iterator[Sharded]:
     """What an earlier run has sharded under `like_fsdp1`, in torch's form, without FSDP1's arguments."""
-    for block in context.file.of(ast.With) if context.program.goes_on else ():
+    if not context.program.goes_on:
+        return
+    for block in context.file.of(ast.With):
         if not is_block(context, block):
             continue
         call = block.items[0].context_expr
@@ -138,7 +140,9 @@ Place = tuple[File, ast.AST, str]
 def _of_units(context: Context, sharded: Sharded) -> Iterator[Place]:
     """What the classes of a constructor's units do, as far as names lead to them."""
     for path in context.program.reach.of(context.file.path):
-        for cls, place in () if is_test(path) else context.program.once(_places, path):
+        if is_test(path):
+            continue
+        for cls, place in context.program.once(_places, path):
             is_derived = context.form == "torch" or _asks_type(place[1])
             if is_derived and (cls in sharded.classes or sharded.any_class):
                 yield place
@@ -172,11 +176,17 @@ def _in_class(file: File, cls: ast.ClassDef) -> Iterator[tuple[ast.AST, str]]:
             yield member, _HIDDEN
         for node in ast.walk(member):
             if member.name != "__init__" and _is_base_of_self(node):
-                yield node, _BASE if isinstance(node, ast.Call) else _BASES
-            elif _part(node) in NAMES and isinstance(file.parents[node], ast.Assign):
+                message = _BASES
+                if isinstance(node, ast.Call):
+                    message = _BASE
+                yield node, message
+            elif _part(node) in NAMES and _is_result_of_call(file.parents[node]):
                 # `self.reshard = nn.Linear(...)` is a part of the model; other values are not hidden.
-                if isinstance(getattr(file.parents[node], "value", None), ast.Call):
-                    yield node, _HIDDEN
+                yield node, _HIDDEN
+
+
+def _is_result_of_call(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Call)
 
 
 def _is_base_of_self(node: ast.AST) -> bool:
@@ -200,10 +210,9 @@ def _asks_type(node: ast.AST) -> bool:
 
 def _part(node: ast.AST) -> str:
     """The name that is set in `self.image = ...`; empty for anything else."""
-    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        if getattr(node.value, "id", "") == "self":
-            return node.attr
-        return ""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+            return name
     return ""
 
 

@@ -8,8 +8,10 @@ from fsdp_migrate.codemods.constructor.sharding import NO_SHARD
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.facts.file import File, is_method, last_name, root_of
+from fsdp_migrate.facts.file import File, is_method, is_name, last_name, root_of
+from fsdp_migrate.facts.nodes import assigned_value, text_of
 from fsdp_migrate.facts.program import Definition, is_module
+from fsdp_migrate.facts.scopes import Opaque
 from fsdp_migrate.findings import Action
 
 _LOST = (
@@ -17,6 +19,7 @@ _LOST = (
     "Use a buffer, or write between steps."
 )
 _MAKING = frozenset({"Parameter", "ParameterDict", "ParameterList"})
+_LOOPS = ast.For | ast.AsyncFor | ast.comprehension
 _Method = ast.FunctionDef | ast.AsyncFunctionDef
 _Hook = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -46,11 +49,12 @@ def _in_hooks(context: Context) -> Iterator[ast.expr]:
     """The parameters of a module in its hooks: `module.weight`."""
     for hook in _hooks(context):
         arguments = [each.arg for each in hook.args.args[is_method(hook) :]]
-        for node in ast.walk(hook) if arguments else ():
-            match node:
-                case ast.Attribute(attr="weight" | "bias", value=ast.Name(id=name)):
-                    if name == arguments[0]:
-                        yield node
+        if arguments:
+            for node in ast.walk(hook):
+                match node:
+                    case ast.Attribute(attr="weight" | "bias", value=ast.Name(id=name)):
+                        if name == arguments[0]:
+                            yield node
 
 
 def _hooks(context: Context) -> Iterator[_Hook]:
@@ -58,10 +62,11 @@ def _hooks(context: Context) -> Iterator[_Hook]:
     seen = set()
     for name in ("register_forward_pre_hook", "register_forward_hook"):
         for call in context.file.calls.get(name, ()):
-            for hook in _functions(context, call.args[0]) if call.args else ():
-                if hook not in seen:
-                    seen.add(hook)
-                    yield hook
+            if call.args:
+                for hook in _functions(context, call.args[0]):
+                    if hook not in seen:
+                        seen.add(hook)
+                        yield hook
 
 
 def _functions(context: Context, hook: ast.expr) -> Iterator[_Hook]:
@@ -80,16 +85,15 @@ def _parameters(context: Context, cls: ast.ClassDef) -> set[str]:
     """The attributes of a class that are set to an `nn.Parameter`, also in a tuple of them, and what a layer has."""
     bases = {path for base in cls.bases for path in context.dotted(base)}
     is_layer = any(path.startswith("torch.nn.") and path != "torch.nn.Module" for path in bases)
+    found = set[str]()
     if is_layer:
         found = {"weight", "bias"}
-    else:
-        found = set()
     for node in ast.walk(cls):
         if isinstance(node, ast.Assign):
             for target in node.targets:
                 found |= set(_made(target, node.value))
         elif isinstance(node, ast.Call) and last_name(node.func) == "register_parameter":
-            found |= {str(getattr(each, "value", "")) for each in node.args[:1]}
+            found.update(map(text_of, node.args[:1]))
     return found
 
 
@@ -105,27 +109,28 @@ def _made(target: ast.expr, value: ast.expr) -> Iterator[str]:
 def _run_by_forward(cls: ast.ClassDef) -> list[_Method]:
     """The methods that forward runs by `self`, itself first."""
     methods = {each.name: each for each in cls.body if isinstance(each, _Method)}
-    if "forward" in methods:
-        names = ["forward"]
-    else:
-        names = []
+    if "forward" not in methods:
+        return []
+    names = ["forward"]
     for name in names:  # which grows
         for node in ast.walk(methods[name]):
-            if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self":
-                if node.attr in methods and node.attr not in names:
-                    names.append(node.attr)
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), attr=method):
+                    if method in methods and method not in names:
+                        names.append(method)
     return [methods[name] for name in names]
 
 
 def _is_own(context: Context, node: ast.expr, own: set[str]) -> bool:
     """Whether an expression is a parameter of the module: `self.scale`, `self.inner.weight`, and a name for one."""
     if isinstance(node, ast.Attribute):
-        if getattr(node.value, "id", "") == "self":
+        if is_name(node.value, "self"):
             return node.attr in own
-        root = root_of(node)
-        return node.attr in {"weight", "bias"} and root is not None and root.id == "self"
+        return node.attr in {"weight", "bias"} and is_name(root_of(node), "self")
     for binding in context.file.bindings(node):
-        value = getattr(binding, "value", getattr(getattr(binding, "node", None), "iter", None))
+        value = assigned_value(binding)
+        if isinstance(binding, Opaque) and isinstance(binding.node, _LOOPS):
+            value = binding.node.iter
         if isinstance(value, ast.Attribute) and _is_own(context, value, own):
             return True
     return False
@@ -142,8 +147,9 @@ def _is_written(context: Context, parameter: ast.expr) -> bool:
     if isinstance(parent, ast.Subscript) and parent.value is node:
         node = parent
         parent = file.parents[parent]
-    if node is not parameter and isinstance(getattr(node, "ctx", None), ast.Store):
-        return True
+    if node is not parameter and isinstance(node, ast.Attribute | ast.Subscript):
+        if isinstance(node.ctx, ast.Store):
+            return True
     if isinstance(parent, ast.AugAssign):
         return parent.target is node
     if isinstance(parent, ast.Attribute):
