@@ -1,6 +1,7 @@
 """The codemods: rules that find each FSDP1 construct, report it and rewrite it.
 
-    swap            imports of FSDP1 names: the one edit that is always made, and the names that are still used
+    swap            imports of FSDP1 names: the one edit that is always made
+    still_used      FSDP1 names that a program goes on using
     written_out     FSDP1 names that are written out in full
     back_to_torch   names that an earlier run imported from the runtime
     constructor/    the call FSDP(...) and its arguments

@@ -3,21 +3,22 @@
 import ast
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.imports import ImportChange
+from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.facts.names import NAMES, POLICIES, RUNTIME, TORCH, WRAPPING
 
 
 def in_torch(node: ast.Import | ast.ImportFrom, name: str) -> tuple[str, str] | None:
     """Where torch has a name that an earlier run imported from the runtime; None for what is torch's already."""
-    if isinstance(node, ast.Import):
-        module = ""
-    else:
+    module = ""
+    if isinstance(node, ast.ImportFrom):
         module = node.module or ""
     if not module.startswith(RUNTIME) or name not in NAMES:
         return None
     if name in POLICIES | WRAPPING:
         return f"{TORCH}.wrap", name
-    return (f"{TORCH}.sharded_grad_scaler" if name == "ShardedGradScaler" else TORCH), name
+    if name == "ShardedGradScaler":
+        return f"{TORCH}.sharded_grad_scaler", name
+    return TORCH, name
 
 
 def join(context: Context, statements: list[ImportChange]) -> None:
@@ -35,7 +36,9 @@ def join(context: Context, statements: list[ImportChange]) -> None:
             if change is None:
                 change = ImportChange(home)
                 statements.append(change)
-            change.add.append((module, name if local == name else f"{name} as {local}"))
+            if local != name:
+                name = f"{name} as {local}"
+            change.add.append((module, name))
             del statement.move[local]
             statement.drop.add(local)
 

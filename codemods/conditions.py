@@ -40,7 +40,9 @@ def negated(test: ast.expr, source: Callable[[ast.AST], str]) -> str:
         case ast.Constant(bool(value)):
             return str(not value)
         case ast.BoolOp(op, values) if not any(isinstance(each, ast.BoolOp) for each in values):
-            word = " or " if isinstance(op, ast.And) else " and "
+            word = " and "
+            if isinstance(op, ast.And):
+                word = " or "
             return word.join(negated(each, source) for each in values)
         case ast.Name() | ast.Attribute() | ast.Call() | ast.Subscript():
             return f"not {_joined(source(test))}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fsdp_migrate.codemods.edit import text
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.facts.file import NEWLINE, File, last_name, root_of
+from fsdp_migrate.facts.file import NEWLINE, File, last_name, place_of, root_of
 from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
 from fsdp_migrate.facts.origins import Value, value_of
@@ -125,9 +125,12 @@ class Context:
             names = words | file.aliases
         else:
             names = self.program.fsdp1_aliases(file)
-        members = (node for word in words for node in file.attributes.get(word, ()))
-        loads = (node for each in names for node in file.loads.get(each, ()))
-        for node in (*members, *loads):
+        nodes: list[ast.expr] = []
+        for word in words:
+            nodes += file.attributes.get(word, ())
+        for alias in names:
+            nodes += file.loads.get(alias, ())
+        for node in nodes:
             name = self.fsdp1(node)
             if name is not None:
                 found[node] = name
@@ -156,11 +159,12 @@ class Context:
 
     def removable(self, assigned: Assigned) -> ast.stmt | None:
         """The statement of an assignment to a name, if it does nothing else and no other file may read the name."""
-        target, statement = assigned.target, self.file.statement(assigned.target)
+        target = assigned.target
+        statement = self.file.statement(assigned.target)
         if not isinstance(target, ast.Name) or assigned.path or not self.is_alone(statement):
             return None
         at_top = self.file.scope_of(target) is self.file.scope
-        several = len(getattr(statement, "targets", [target])) > 1
+        several = isinstance(statement, ast.Assign) and len(statement.targets) > 1
         if several or (at_top and self.is_for_others(target.id)):
             return None
         return statement
@@ -188,8 +192,7 @@ class Context:
                 return cast and bool(parent.args) and parent.args[0] is child
             if not isinstance(parent, ast.Subscript | ast.Tuple | ast.BinOp):
                 return False
-            owner = getattr(parent, "value", None)
-            if last_name(owner) == "Literal":
+            if isinstance(parent, ast.Subscript) and last_name(parent.value) == "Literal":
                 return False
             child = parent
         return False
@@ -242,7 +245,9 @@ class Context:
 
     def replace_statement(self, statement: ast.stmt, code: str, *, as_it_is: bool = False) -> Edit:
         """The edit that puts other statements in a statement's place, formatted unless `as_it_is`."""
-        length = None if as_it_is else self._layout
+        length = self._layout
+        if as_it_is:
+            length = None
         return text.replace_statement(self.file, statement, code, length)
 
     def insert_above(self, statement: ast.stmt, code: str) -> Edit:
@@ -273,10 +278,9 @@ class Context:
         function = self.file.function(at)
         if function is None or wanted in self.file.scope_of(at).bindings:
             return self.free(wanted, at)
-        loads = self.file.loads.get(wanted, ())
-        inside = any(function is each for load in loads for each in self.file.ancestors(load))
-        if inside:
-            return self.free(wanted, at)
+        for read in self.file.loads.get(wanted, ()):
+            if any(function is each for each in self.file.ancestors(read)):
+                return self.free(wanted, at)
         return wanted
 
     def means(self, name: str, at: ast.AST, dotted: str) -> bool:
@@ -300,11 +304,14 @@ class Context:
             if self.file.scope_of(load).lookup(name) == scope.lookup(name):
                 return self.dotted(load)
         found = scope.lookup(name)
+        paths = set[str]()
         if found:
-            imported = [b for b in found.bindings if isinstance(b, Imported)]
-        else:
-            imported = []
-        return frozenset(f"{b.module}.{b.member}" if b.member else b.module for b in imported)
+            for binding in found.bindings:
+                if isinstance(binding, Imported) and binding.member:
+                    paths.add(f"{binding.module}.{binding.member}")
+                elif isinstance(binding, Imported):
+                    paths.add(binding.module)
+        return frozenset(paths)
 
 
 def are_of_torch(dotted: str, meanings: Iterable[str]) -> bool:
@@ -322,18 +329,22 @@ class Silenced:
     """The comments of one file that silence rules on their line, `# fsdp-migrate: ignore[FSDP002]`, and which did."""
 
     def __init__(self, text: str) -> None:
-        lines = enumerate(NEWLINE.split(text), 1) if "fsdp-migrate:" in text else ()
-        self.comments = {at: found for at, line in lines if (found := _SILENCING.search(line))}
+        self.comments: dict[int, re.Match[str]] = {}
+        if "fsdp-migrate:" in text:
+            for line, code in enumerate(NEWLINE.split(text), 1):
+                if found := _SILENCING.search(code):
+                    self.comments[line] = found
         self.used: set[int] = set()
 
     def __call__(self, rule: Rule, node: ast.AST) -> bool:
         """Whether a comment silences a rule on a node's first line."""
-        line = getattr(node, "lineno", 1)
+        line = place_of(node)[0]
         if line not in self.comments:
             return False
         codes = (self.comments[line][1] or "").upper().replace(",", " ").split()
         is_silenced = not codes or rule.code in codes
-        self.used |= {line} if is_silenced else set()
+        if is_silenced:
+            self.used.add(line)
         return is_silenced
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import is_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,8 @@ def given_keys(context: Context, dictionary: ast.expr) -> list[Argument]:
             call = context.call_of(parent)
             if call is not None:
                 found += _keywords(call)
-                found += (key for given in call.args for key in _literal(given))
+                for given in call.args:
+                    found += _literal(given)
     return found
 
 
@@ -52,13 +54,13 @@ def is_whole(context: Context, dictionary: ast.expr) -> bool:
     """Whether the file writes every key that a dictionary can have."""
     match dictionary:
         case ast.Dict():
+            if not all(key is None or isinstance(key, ast.Constant) for key in dictionary.keys):
+                return False
             pairs = zip(dictionary.keys, dictionary.values, strict=True)
-            return all(
-                is_whole(context, value) if key is None else isinstance(key, ast.Constant)
-                for key, value in pairs
-            )
+            return all(is_whole(context, value) for key, value in pairs if key is None)
         case ast.Call(func=ast.Name(id="dict")):
-            others = [*dictionary.args, *(k.value for k in dictionary.keywords if k.arg is None)]
+            others = [*dictionary.args]
+            others += [each.value for each in dictionary.keywords if each.arg is None]
             return all(is_whole(context, other) for other in others)
         case ast.BinOp(op=ast.BitOr()):
             return is_whole(context, dictionary.left) and is_whole(context, dictionary.right)
@@ -103,7 +105,7 @@ def _places(context: Context, dictionary: ast.Name | ast.Attribute) -> Iterator[
                 found = file.variable(name)
             if wanted is not None and found is not None and found.scope is wanted.scope:
                 yield name
-    elif getattr(dictionary.value, "id", "") in {"self", "cls"}:
+    elif isinstance(dictionary.value, ast.Name) and dictionary.value.id in {"self", "cls"}:
         cls = file.enclosing_class(dictionary)
         for attribute in file.attributes.get(dictionary.attr, ()):
             if file.enclosing_class(attribute) is cls:
@@ -121,7 +123,7 @@ def _literal(value: ast.expr) -> Iterator[Argument]:
                 yield Argument(key.value, item, key)
             elif key is None:
                 yield from _literal(item)
-    elif isinstance(value, ast.Call) and getattr(value.func, "id", "") == "dict":
+    elif isinstance(value, ast.Call) and is_name(value.func, "dict"):
         yield from _keywords(value)
         for given in value.args:
             yield from _literal(given)

@@ -5,10 +5,11 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 
 from fsdp_migrate.codemods.context import Context, are_of_torch, shortened
-from fsdp_migrate.codemods.edit.imports import ImportChange, module_of
+from fsdp_migrate.codemods.edit.import_statement import ImportChange
+from fsdp_migrate.codemods.edit.imports import module_of
 from fsdp_migrate.codemods.edit.taken_away import drop_statement
 from fsdp_migrate.codemods.rule import Found, Import, Rule
-from fsdp_migrate.facts.file import last_name, root_of
+from fsdp_migrate.facts.file import last_name, place_of, root_of
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, is_private
 from fsdp_migrate.facts.scopes import Defined, Imported, Scope, Variable
 from fsdp_migrate.findings import Action
@@ -42,21 +43,22 @@ def _is_imported(context: Context, need: Import) -> bool:
     if need.module.startswith("torch.distributed") and name in context.file.scope.bindings:
         if are_of_torch(name, context.dotted_at(name, context.file.scope)):
             return True
-    return any(
-        isinstance(binding, Imported)
-        and binding.member == (name or None)
-        and (binding.module if name else binding.alias.name) == need.module
-        and binding.alias.lineno <= _line_of_use(context, need)
-        and binding.statement in context.file.tree.body
-        for binding in context.file.scope.bindings.get(wanted, ())
-    )
+    for binding in context.file.scope.bindings.get(wanted, ()):
+        if not isinstance(binding, Imported) or binding.member != (name or None):
+            continue
+        module = binding.alias.name
+        if name:
+            module = binding.module
+        is_above = binding.alias.lineno <= _line_of_use(context, need)
+        if module == need.module and is_above and binding.statement in context.file.tree.body:
+            return True
+    return False
 
 
 def _line_of_use(context: Context, need: Import) -> int:
     """The line that an import has to be above: the file's last one for code that runs when a function is called."""
-    at_top = need.at is not None and context.file.scope_of(need.at) is context.file.scope
-    if at_top:
-        return getattr(need.at, "lineno", 0)
+    if need.at is not None and context.file.scope_of(need.at) is context.file.scope:
+        return place_of(need.at)[0]
     return len(context.file.line_starts)
 
 
@@ -176,12 +178,13 @@ def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.s
     """The assignments `Sharded = FSDP` every use of which edits took away."""
     for node, name in context.references.items():
         statement = context.file.parents[node]
-        if name == CLASS and isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            local = getattr(statement.targets[0], "id", "")
-            loads = context.file.loads.get(local, ())
-            if loads and all(load in gone for load in loads) and context.is_alone(statement):
-                if not context.is_for_others(local):
-                    yield statement
+        if name != CLASS or not isinstance(statement, ast.Assign) or len(statement.targets) > 1:
+            continue
+        local = last_name(statement.targets[0])
+        loads = context.file.loads.get(local, ())
+        if loads and all(load in gone for load in loads) and context.is_alone(statement):
+            if not context.is_for_others(local):
+                yield statement
 
 
 def removal(context: Context, rule: Rule, statement: ast.stmt, why: str) -> Found:
@@ -248,6 +251,7 @@ def _own_function(context: Context, variable: Variable) -> ast.FunctionDef | Non
 WITHOUT_EFFECT = ("backward_prefetch", "limit_all_gathers", "use_orig_params")
 # What an expression may do beside giving a value, and the calls that change something.
 BINDING = (ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
+_BUILTINS = frozenset({"bool", "dict", "int", "list", "set", "tuple"})
 _CHANGING = ("pop", "popitem", "setdefault", "next", "append", "update", "broadcast", "all_reduce")
 
 
@@ -283,12 +287,5 @@ def _only_makes(context: Context, function: ast.expr) -> bool:
     dotted = context.dotted(function)
     if dotted:
         return dotted <= {"functools.partial", "torch.device", "torch.cuda.current_device"}
-    name = getattr(function, "id", "")
-    return name in {
-        "bool",
-        "dict",
-        "int",
-        "list",
-        "set",
-        "tuple",
-    } and not context.program.definition(function, context.file)
+    is_builtin = isinstance(function, ast.Name) and function.id in _BUILTINS
+    return is_builtin and not context.program.definition(function, context.file)

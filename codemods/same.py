@@ -81,7 +81,7 @@ def _with(context: Context, made: Sequence[Made], repeat: _Repeat) -> list[Made]
     found: list[Made] = []
     for each, own in made:
         kept = [edit for edit in own if not _is_inside(edit, region)]
-        if own and all(any(_is_inside(edit, part) for part in gone) for edit in own):
+        if own and all(_is_inside_any(edit, gone) for edit in own):
             each = _gone(each)
         found.append((each, kept))
     finding = Found(
@@ -104,7 +104,7 @@ def without_removed(made: Sequence[Made], own: Sequence[Edit]) -> list[Made]:
     removed = [edit for edit in own if not edit.text.strip()]
     found: list[Made] = []
     for each, edits in made:
-        if edits and all(any(_is_within(e, other) for other in removed) for e in edits):
+        if edits and all(_is_within_any(edit, removed) for edit in edits):
             found.append((_gone(each), ()))
         else:
             found.append((each, edits))
@@ -112,6 +112,10 @@ def without_removed(made: Sequence[Made], own: Sequence[Edit]) -> list[Made]:
     if overlap([*left, *own]):
         raise Refused("another rewrite changes the same code")
     return found
+
+
+def _is_within_any(edit: Edit, others: Sequence[Edit]) -> bool:
+    return any(_is_within(edit, other) for other in others)
 
 
 def _is_within(edit: Edit, other: Edit) -> bool:
@@ -123,6 +127,10 @@ def _gone(found: Found) -> Found:
     if found.action is Action.REWRITE:
         found = found._replace(message=_GONE)
     return found._replace(imports=())
+
+
+def _is_inside_any(edit: Edit, regions: Sequence[tuple[int, int]]) -> bool:
+    return any(_is_inside(edit, region) for region in regions)
 
 
 def _is_inside(edit: Edit, region: tuple[int, int]) -> bool:
@@ -224,14 +232,18 @@ def _same_branches(after: _After, branches: ast.If) -> _Repeat | None:
         return None
     if any(isinstance(each, ast.Import | ast.ImportFrom) for each in ast.walk(branches)):
         return None
-    kept = 0 if changed[1] and not changed[0] else 1
+    kept = 1
+    if changed[1] and not changed[0]:
+        kept = 0
     code = after.code(parts[kept])
     if code is None or not _become_same(after, *parts) or _has_long_strings(code):
         return None
     margin = indentation(file, branches)
     lines = code.splitlines(keepends=True)
-    text = "".join(margin + line if line.strip() else line for line in lines)
-    edit = Edit(*file.lines(branches), text)
+    for place, line in enumerate(lines):
+        if line.strip():
+            lines[place] = margin + line
+    edit = Edit(*file.lines(branches), "".join(lines))
     return _Repeat(branches, _BRANCHES, edit, (branches.test, *parts[1 - kept]))
 
 
@@ -319,8 +331,13 @@ def _methods(file: File) -> Iterator[_Candidate]:
 
 def _own(file: File, cls: ast.ClassDef, name: str) -> list[ast.AST]:
     """What the body of a class defines by a name."""
-    bindings = file.scope_of(cls.body[0]).bindings.get(name, ())
-    return [each.node if isinstance(each, Defined) else cls for each in bindings]
+    nodes: list[ast.AST] = []
+    for binding in file.scope_of(cls.body[0]).bindings.get(name, ()):
+        if isinstance(binding, Defined):
+            nodes.append(binding.node)
+        else:
+            nodes.append(cls)
+    return nodes
 
 
 def _inherited(file: File, cls: ast.ClassDef, name: str) -> ast.FunctionDef | None:

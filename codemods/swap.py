@@ -7,39 +7,22 @@ using are the runtime's then, and say so once a line.
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from fsdp_migrate.codemods.back_to_torch import in_torch, join
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports, insert_first, module_of
+from fsdp_migrate.codemods.edit.import_statement import ImportChange
+from fsdp_migrate.codemods.edit.imports import edit_imports, insert_first, module_of
 from fsdp_migrate.codemods.imports import hand_out, is_spent, may_go, sees, spent_aliases
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
 from fsdp_migrate.codemods.written_out import looked_into, written_out
 from fsdp_migrate.facts.file import last_name, root_of
-from fsdp_migrate.facts.names import (
-    CLASS,
-    POLICIES,
-    RUNTIME,
-    TORCH,
-    WRAPPING,
-    fsdp1_name,
-    in_runtime,
-    is_module,
-)
+from fsdp_migrate.facts.names import RUNTIME, TORCH, fsdp1_name, in_runtime, is_module
+from fsdp_migrate.facts.nodes import text_of
 from fsdp_migrate.facts.staying import OF_OTHERS, staying
 from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP001", "fsdp1-import", Severity.RAISES)
-_WRAPS = (
-    "Constructor calls through this name are not sharded in place: "
-    "call `FSDP` itself, or a function that calls `fully_shard`."
-)
 OPTION = Rule("FSDP017", "fsdp1-option", Severity.RAISES)
-CLASS_USE = Rule("FSDP018", "class-as-value", Severity.RAISES)
-_NO_MODEL = (
-    "No FSDP2 model is an instance of FSDP1's class. Use `FSDPModule` in a class test; where the class is called, use a "
-    "function that calls `fully_shard`."
-)
 _SPENT = "Removed: nothing uses it any more."
 
 
@@ -74,7 +57,7 @@ def swap(
     gone = {node for region in removed for node in ast.walk(region)}
     aliases = list(spent_aliases(context, gone))
     gone |= {node for each in aliases for node in ast.walk(each)}
-    known = _staying(context).items()
+    known = staying_names(context).items()
     file = context.file
     stays = {n: to for n, to in known if n in file.parents and n not in gone}
     statements = list(_statements(context, gone))
@@ -122,7 +105,7 @@ def swap(
     )
 
 
-def _staying(context: Context) -> dict[ast.expr, str]:
+def staying_names(context: Context) -> dict[ast.expr, str]:
     if context.program.has(OF_OTHERS):
         return context.program.once(staying)
     return {}
@@ -134,7 +117,7 @@ def _say_staying(
     """What stays torch's, at its import or where it is written out; and what cannot, beside other uses of a module."""
     said: dict[ast.AST, list[ast.expr]] = {}
     for node, to in stays.items():
-        root = getattr(root_of(node), "id", "")
+        root = last_name(root_of(node))
         homes = [each for each in statements if root in _first(each.locals)]
         if [e for e in homes if root in _first(e.move) or module_of(e.node).startswith(RUNTIME)]:
             message = (
@@ -143,7 +126,9 @@ def _say_staying(
             )
             yield Found(OPTION, node, Action.MANUAL, message)
             continue
-        places: list[ast.AST] = [*(each.node for each in homes)] or [node]
+        places: list[ast.AST] = [each.node for each in homes]
+        if not places:
+            places = [node]
         for place in places:
             said.setdefault(place, []).append(node)
     for place, nodes in said.items():
@@ -286,15 +271,16 @@ def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:
         return f"{RUNTIME}.wrap", name
     # What torch has in `api` and other modules is in the runtime's package as well.
     is_public = context.plain and name != "*" and not module.endswith(".wrap")
-    return (RUNTIME if is_public else in_runtime(module)), name
+    if is_public:
+        return RUNTIME, name
+    return in_runtime(module), name
 
 
 def _last(node: ast.expr) -> str:
     """The last part of a dotted name, in quotes too."""
+    path = text_of(node)
     if isinstance(node, ast.Attribute):
         path = node.attr
-    else:
-        path = str(getattr(node, "value", ""))
     return path.rpartition(".")[2]
 
 
@@ -345,55 +331,15 @@ def _edits(
     file = context.file
     length = context.line_length
     changes = [each for each in statements if each.drop or each.move or each.add]
+    edits: list[Edit] = []
     if changes:
-        edits = edit_imports(file, changes, length)
-    else:
-        edits = []
+        edits += edit_imports(file, changes, length)
     for node, code in spelled.items():
         if isinstance(node, ast.Constant):
             quoted = context.source(node)
             edits.append(context.replace(node, quoted.replace(str(node.value), code)))
         else:
             edits.append(context.rename(node, code))
-    return [*edits, *(insert_first(file, insert, length) if insert else ())]
-
-
-def still_used(
-    context: Context, found: Iterable[Found], removed: Collection[ast.AST]
-) -> Iterator[Found]:
-    """The references that no other rule speaks of, one finding a line."""
-    gone = {node for region in removed for node in ast.walk(region)}
-    stays = _staying(context)
-    spoken = {line for each in found for line in _lines(each.node)}
-    for reference, name in chain(context.references.items(), context.quoted.items()):
-        if reference in gone or reference in stays or reference.lineno in spoken:
-            continue
-        if context.stays(reference, RULE):
-            continue
-        spoken.add(reference.lineno)
-        rule = CLASS_USE if name == CLASS else OPTION
-        if context.form == "torch" or name in POLICIES | WRAPPING:
-            yield _torchs_own(rule, reference, name)
-            continue
-        message = f"`{name}` is now imported from `fsdp_migrate.runtime`."
-        is_named = isinstance(context.file.parents[reference], ast.Assign)
-        if name == CLASS and context.plain and is_named:
-            message = f"{message} {_WRAPS}"
-        yield Found(rule, reference, Action.RUNTIME, message)
-
-
-def _torchs_own(rule: Rule, reference: ast.expr, name: str) -> Found:
-    """The finding for an FSDP1 name that stays torch's."""
-    if name == CLASS:
-        return Found(rule, reference, Action.MANUAL, _NO_MODEL)
-    return Found(
-        rule, reference, Action.RUNTIME, f"Unchanged: torch's own `{name}`. Nothing has to be done."
-    )
-
-
-def _lines(node: ast.AST) -> range:
-    """The lines that a finding speaks of: of a statement with a body, its first lines only."""
-    first = getattr(node, "lineno", 0)
-    if isinstance(node, ast.With | ast.AsyncWith):
-        return range(first, node.body[0].lineno)
-    return range(first, (getattr(node, "end_lineno", None) or first) + 1)
+    if insert:
+        edits += insert_first(file, insert, length)
+    return edits

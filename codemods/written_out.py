@@ -14,19 +14,14 @@ def written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
 
     Of `F = torch.distributed.fsdp`, through which such a name is reached, the path is that expression.
     """
-    paths: dict[ast.expr, str] = {
-        node: in_runtime(str(node.value).rpartition(".")[0])
-        for node in context.quoted
-        if (text := str(node.value)).startswith(f"{TORCH}.") and text in context.source(node)
-    }
+    paths = _in_strings(context)
     for node in (*context.references, *looked_into(context)):
         if not isinstance(node, ast.Attribute):
             continue
         root = root_of(node)
+        bindings: list[Binding] = []
         if root is not None:
             bindings = context.file.bindings(root)
-        else:
-            bindings = []
         path: ast.expr = node
         if len(bindings) == 1 and isinstance(bindings[0], Assigned):
             if _module_of(context, bindings[0].value):  # else it is a package around FSDP1's
@@ -34,7 +29,10 @@ def written_out(context: Context) -> Iterator[tuple[ast.expr, str]]:
         elif not bindings or not all(map(_is_other_package, bindings)):
             continue
         is_name = path is node and node in context.references
-        module = _module_of(context, node.value if is_name else path)
+        owner = path
+        if is_name:
+            owner = node.value
+        module = _module_of(context, owner)
         if module and isinstance(path, ast.Attribute):
             paths[path] = in_runtime(module)
     yield from paths.items()
@@ -56,6 +54,16 @@ def looked_into(context: Context) -> list[ast.expr]:
         if not isinstance(name := keyword(call, "", 1), ast.Constant) or name.value in NAMES
         if _module_of(context, call.args[0])
     ]
+
+
+def _in_strings(context: Context) -> dict[ast.expr, str]:
+    """Such names in strings."""
+    paths: dict[ast.expr, str] = {}
+    for quoted in context.quoted:
+        text = str(quoted.value)
+        if text.startswith(f"{TORCH}.") and text in context.source(quoted):
+            paths[quoted] = in_runtime(text.rpartition(".")[0])
+    return paths
 
 
 def _module_of(context: Context, expression: ast.expr) -> str:

@@ -12,7 +12,8 @@ from fsdp_migrate.codemods.edit.text import Refused, apply, comments, origins, o
 from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.same import Made, without_removed, without_repeats
-from fsdp_migrate.codemods.swap import Swap, still_used, swap
+from fsdp_migrate.codemods.still_used import still_used
+from fsdp_migrate.codemods.swap import Swap, swap
 from fsdp_migrate.codemods.uses.guards import stays_fsdp1
 from fsdp_migrate.codemods.without_use import without_use
 from fsdp_migrate.facts.file import File, place_of

@@ -42,7 +42,12 @@ class _Row:
         self._node = node
         self._items: list[Any] = list(_items(node))
         commas = [item.comma for item in self._items]
-        self._commas = [comma if isinstance(comma, cst.Comma) else None for comma in commas]
+        self._commas: list[cst.Comma | None] = []
+        for comma in commas:
+            if isinstance(comma, cst.Comma):
+                self._commas.append(comma)
+            else:
+                self._commas.append(None)
         self._ends_with_comma = bool(commas) and self._commas[-1] is not None
         self._spaces = [_first(node), *map(_behind, commas)]
         if self._items and not _has_text(self._spaces[-1]):
@@ -61,13 +66,17 @@ class _Row:
             is_last = place == len(self._items) - 1
             comma: Any = cst.MaybeSentinel.DEFAULT
             if not is_last or self._ends_with_comma:
-                inside = space if not is_last or isinstance(item, cst.Arg) else _NO_SPACE
-                own = self._commas[place] or cst.Comma()
-                is_same = own.whitespace_after is inside
-                comma = own if is_same else own.with_changes(whitespace_after=inside)
+                inside: Space = _NO_SPACE
+                if not is_last or isinstance(item, cst.Arg):
+                    inside = space
+                comma = self._commas[place] or cst.Comma()
+                if comma.whitespace_after is not inside:
+                    comma = comma.with_changes(whitespace_after=inside)
             if isinstance(item, cst.Arg):
-                has_room = is_last and not self._ends_with_comma
-                item = item.with_changes(whitespace_after_arg=space if has_room else _NO_SPACE)
+                behind: Space = _NO_SPACE
+                if is_last and not self._ends_with_comma:
+                    behind = space
+                item = item.with_changes(whitespace_after_arg=behind)
             items.append(item.with_changes(comma=comma))
         return _with_items(self._node, items, self._spaces[0], self._spaces[-1])
 
@@ -137,7 +146,9 @@ def _with_items(node: Any, items: Sequence[Any], first: Space, last: Space) -> A
             first = _NO_SPACE
         return node.with_changes(args=items, whitespace_before_args=first)
     if not items:
-        last = first if comments_in(first) else _NO_SPACE
+        last = _NO_SPACE
+        if comments_in(first):
+            last = first
         first = _NO_SPACE
     if isinstance(node, cst.Dict):
         braces = {

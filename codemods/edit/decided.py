@@ -45,7 +45,9 @@ def decided(file: File, test: ast.expr, answer: bool) -> list[Edit]:
     if isinstance(result, str):
         return [Edit(*file.span(whole), result)]
     if isinstance(parent, ast.If):
-        return list(_always(file, parent) if result else _never(file, parent))
+        if result:
+            return list(_always(file, parent))
+        return list(_never(file, parent))
     if isinstance(parent, ast.comprehension):
         if result:
             return [_without_condition(file, parent, whole)]
@@ -93,7 +95,10 @@ def _never(file: File, statement: ast.If) -> Iterator[Edit]:
         yield remove_statement(file, statement)
         return
     rest = _rest(file, statement)
-    if comments_between(file, start, end if rest is None else rest):
+    kept_from = rest
+    if kept_from is None:
+        kept_from = end
+    if comments_between(file, start, kept_from):
         raise Refused("the branch contains a comment")
     line = file.lines(statement)[0]
     if rest is None:

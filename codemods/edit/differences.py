@@ -100,7 +100,8 @@ def _piece(
     line = max(before.rfind("\n", 0, start), before.rfind("\r", 0, start)) + 1
     if not text and not before[line:end].strip(" \t"):
         # Blocks inside of one another, which are both taken out, have their own columns.
-        start, end = line + margin, line + margin + end - start
+        end = line + margin + end - start
+        start = line + margin
     elif not text:
         start, end = _from_the_head(before, line, start, end)
     yield start, end, text

@@ -22,7 +22,9 @@ class _Fold(cst.CSTTransformer):
     def __init__(self, test: str, answer: bool) -> None:
         super().__init__()
         self.test = test
-        self.answer = _ALWAYS if answer else _NEVER
+        self.answer = _NEVER
+        if answer:
+            self.answer = _ALWAYS
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.BaseExpression:
         is_test = _CODE(original_node.with_changes(lpar=(), rpar=())) == self.test
@@ -46,7 +48,11 @@ class _Fold(cst.CSTTransformer):
         left = updated_node.left
         right = updated_node.right
         is_and = isinstance(updated_node.operator, cst.And)
-        decides, is_neutral = (_NEVER, _ALWAYS) if is_and else (_ALWAYS, _NEVER)
+        decides = _ALWAYS
+        is_neutral = _NEVER
+        if is_and:
+            decides = _NEVER
+            is_neutral = _ALWAYS
         if left is decides or right is decides:
             return decides
         if left is is_neutral:

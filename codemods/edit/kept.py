@@ -85,10 +85,11 @@ def kept(text: str, code: str, width: int, lay_out: Callable[[str], str]) -> tup
             continue
         place = text.find(source)
         start = text.rfind("\n", 0, place) + 1
-        margin = re.match(r"[ \t]*", text[start:])
+        before = text[start:place]
+        margin = before[: len(before) - len(before.lstrip(" \t"))]
         name = f"kept_{len(found)}_".ljust(width + 1, "x")
         rows = tuple(source.split("\n"))
-        found.append(Kept(name, rows, place - start, margin[0] if margin is not None else ""))
+        found.append(Kept(name, rows, place - start, margin))
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         first = node.lineno - 1

@@ -14,6 +14,7 @@ from typing import Any
 
 import libcst as cst
 
+from fsdp_migrate.codemods.edit.changes import Change, Changes
 from fsdp_migrate.codemods.edit.commas import comments_in, without
 from fsdp_migrate.codemods.edit.differences import Span, differences, spans
 from fsdp_migrate.codemods.edit.template import expression, in_brackets_of, statements
@@ -21,8 +22,6 @@ from fsdp_migrate.codemods.edit.text import Refused, in_steps, indentation, is_a
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import File
 
-# Makes what takes a node's place out of that node.
-Change = Callable[[Any], Any]
 _KINDS: dict[type[ast.AST], type[cst.CSTNode] | tuple[type[cst.CSTNode], ...]] = {
     ast.expr: cst.BaseExpression,
     ast.stmt: (cst.BaseSmallStatement, cst.BaseCompoundStatement),
@@ -49,7 +48,9 @@ class Statement:
         self.statement = _whole(file, file.statement(node))
         self.is_alone = is_alone(file, self.statement)
         self._start, self._end = self._region()
-        self._prefix = f"if 1:{newline(file)}" if self._is_indented() else ""
+        self._prefix = ""
+        if self._is_indented():
+            self._prefix = f"if 1:{newline(file)}"
         code = self._prefix + file.text[self._start : self._end]
         try:
             config = cst.PartialParserConfig(default_newline=newline(file))
@@ -113,12 +114,18 @@ class Statement:
     @property
     def _root(self) -> Any:
         line = self._line
-        return line.body[0] if isinstance(line, cst.SimpleStatementLine) else line
+        if isinstance(line, cst.SimpleStatementLine):
+            return line.body[0]
+        return line
 
     def change(self, node: ast.AST | cst.CSTNode, change: Change) -> None:
         """Lets a function make a new node out of one, in which other changes were made already."""
-        found = self[node] if isinstance(node, ast.AST) else node
-        self._changes.setdefault(found, []).append(change)
+        changed: cst.CSTNode
+        if isinstance(node, ast.AST):
+            changed = self[node]
+        else:
+            changed = node
+        self._changes.setdefault(changed, []).append(change)
 
     def replace(self, node: ast.expr, code: str, **parts: ast.AST) -> None:
         """Puts an expression in an expression's place.
@@ -195,7 +202,8 @@ class Statement:
             )
             comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
             if place < len(arguments):
-                comma = arguments[place - 1].comma if place else comma
+                if place:
+                    comma = arguments[place - 1].comma
                 return updated.with_changes(
                     args=[*arguments[:place], new.with_changes(comma=comma), *arguments[place:]]
                 )
@@ -205,7 +213,9 @@ class Statement:
             if isinstance(last.comma, cst.MaybeSentinel):
                 others = [*arguments[:-1], last.with_changes(comma=comma)]
                 return updated.with_changes(args=[*others, new])
-            between = arguments[0].comma if len(arguments) > 1 else last.comma
+            between = last.comma
+            if len(arguments) > 1:
+                between = arguments[0].comma
             others = [*arguments[:-1], last.with_changes(comma=between)]
             return updated.with_changes(args=[*others, new.with_changes(comma=last.comma)])
 
@@ -248,10 +258,11 @@ class Statement:
         inner = {name: self[part] for name, part in parts.items()}
 
         def changed(updated: Any) -> Any:
-            kept = {
-                name: updated if part is node else part.visit(_Changes(self._changes, part))
-                for name, part in inner.items()
-            }
+            kept = {}
+            for name, part in inner.items():
+                kept[name] = updated
+                if part is not node:
+                    kept[name] = part.visit(Changes(self._changes, part))
             return change(updated, kept)
 
         self.change(node, changed)
@@ -265,7 +276,8 @@ class Statement:
         around = self.file.parents[item]
         if isinstance(around, ast.withitem):
             around = self.file.parents[around]
-        row, wanted = self[around], self[item]
+        row = self[around]
+        wanted = self[item]
         fields = ("args", "elements", "items")
         items = next(getattr(row, name) for name in fields if hasattr(row, name))
         place = next(at for at, each in enumerate(items) if wanted in (each, *each.children))
@@ -306,7 +318,9 @@ class Statement:
         Raises:
             Refused: if the block is on the statement's line, or an inner one ends with comments.
         """
-        node = self._root if inner is None else self[inner]
+        node = self._root
+        if inner is not None:
+            node = self[inner]
         block = node.body
         if not isinstance(block, cst.IndentedBlock):
             raise Refused("its block is on its line")
@@ -325,11 +339,13 @@ class Statement:
     def edits(self) -> list[Edit]:
         """The edits that turn the statement's text into that of the changed nodes."""
         changed = cst.ensure_type(
-            self._module.visit(_Changes(self._changes, self._module)), cst.Module
+            self._module.visit(Changes(self._changes, self._module)), cst.Module
         )
         changed = self._with_footer(changed)
         behind = self._start - len(self._prefix)
-        margin = len(indentation(self.file, self.statement)) if self.is_alone else 0
+        margin = 0
+        if self.is_alone:
+            margin = len(indentation(self.file, self.statement))
         edits = [
             Edit(behind + start, behind + end, text)
             for start, end, text in differences(self._module, changed, margin)
@@ -337,15 +353,17 @@ class Statement:
         if self._above:
             edits.insert(0, Edit(self._start, self._start, self._as_lines(self._above)))
         if self._below:
-            has_end = self.file.text[: self._end].endswith(("\n", "\r"))
-            before = "" if has_end else newline(self.file)
+            before = newline(self.file)
+            if self.file.text[: self._end].endswith(("\n", "\r")):
+                before = ""
             edits.append(Edit(self._end, self._end, before + self._as_lines(self._below)))
         if self._lost:
             edits.append(Edit(self._start, self._start, "", tuple(self._lost)))
         return edits
 
     def _as_lines(self, lines: Sequence[str]) -> str:
-        indent, end = indentation(self.file, self.statement), newline(self.file)
+        indent = indentation(self.file, self.statement)
+        end = newline(self.file)
         return "".join(f"{indent}{line}{end}" for line in lines)
 
     def _with_footer(self, changed: cst.Module) -> cst.Module:
@@ -358,38 +376,6 @@ class Statement:
         block = cst.ensure_type(around.body, cst.IndentedBlock)
         block = block.with_changes(footer=[*self._footer, *block.footer])
         return changed.with_changes(body=[around.with_changes(body=block)])
-
-
-class _Changes(cst.CSTTransformer):
-    """Makes the changes of nodes, inner ones first; what has none in it stays the object that it is."""
-
-    def __init__(self, changes: dict[cst.CSTNode, list[Change]], root: cst.CSTNode) -> None:
-        super().__init__()
-        self._of = changes
-        self._with_changes: set[cst.CSTNode] = set()
-        self._find(root)
-
-    def _find(self, node: cst.CSTNode) -> bool:
-        inside = [self._find(child) for child in node.children]
-        if node in self._of or any(inside):
-            self._with_changes.add(node)
-        return node in self._with_changes
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        return node in self._with_changes
-
-    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
-        for change in self._of.get(original_node, ()):
-            if isinstance(updated_node, cst.FlattenSentinel):  # what stands in front of it stays
-                *others, updated_node = updated_node
-                updated_node = cst.FlattenSentinel([*others, *_several(change(updated_node))])
-            else:
-                updated_node = change(updated_node)
-        return updated_node
-
-
-def _several(result: Any) -> list[Any]:
-    return [*result] if isinstance(result, cst.FlattenSentinel) else [result]
 
 
 def _taken_out(statement: Any) -> list[Any]:
@@ -409,5 +395,6 @@ def _whole(file: File, statement: ast.stmt) -> ast.stmt:
     """A statement, or the `if` that an `elif` belongs to."""
     above = file.parents[statement]
     while isinstance(above, ast.If) and file.source(statement).startswith("elif"):
-        statement, above = above, file.parents[above]
+        statement = above
+        above = file.parents[above]
     return statement

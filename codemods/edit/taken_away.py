@@ -68,8 +68,15 @@ def _above(file: File, statement: ast.stmt) -> list[str]:
 
 def _names(statement: ast.stmt, block: list[str]) -> bool:
     """Whether comments speak of what a statement defines: all words of its name are in them."""
-    name = getattr(statement, "name", "")
-    target = getattr(statement, "targets", [getattr(statement, "target", None)])[0]
-    words = [word for word in (name or getattr(target, "id", "")).split("_") if len(word) > 2]
+    match statement:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            pass
+        case ast.Assign(targets=[ast.Name(id=name), *_]) | ast.AnnAssign(target=ast.Name(id=name)):
+            pass
+        case ast.AugAssign(target=ast.Name(id=name)) | ast.For(target=ast.Name(id=name)):
+            pass
+        case _:
+            return False
+    words = [word for word in name.split("_") if len(word) > 2]
     text = "".join(block).lower()
     return bool(words) and all(word in text for word in words)

@@ -73,7 +73,8 @@ class _Filled(cst.CSTTransformer):
         part = self._parts.get(updated_node.value)
         if part is None or original_node in self._words:
             return updated_node
-        part = part.value if isinstance(part, cst.Arg) else part
+        if isinstance(part, cst.Arg):
+            part = part.value
         if updated_node.value in self._used:
             part = part.deep_clone()
         self._used.add(updated_node.value)

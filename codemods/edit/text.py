@@ -130,7 +130,8 @@ def indentation(file: File, statement: ast.stmt) -> str:
 
 def is_alone(file: File, statement: ast.stmt) -> bool:
     """Whether a statement has its lines to itself: no `a; b`, no `if x: statement`, no backslash that adds another line."""
-    (start, end), (_, last) = file.span(statement), file.lines(statement)
+    start, end = file.span(statement)
+    _, last = file.lines(statement)
     behind = file.text[end:last].strip(" \t\r\n\f")
     before = file.text[line_start(file, statement) : start].strip(" \t\r\n\f\\")
     return not before and (not behind or behind.startswith("#"))
@@ -150,8 +151,15 @@ def line_start(file: File, statement: ast.stmt) -> int:
 
 def insert_above(file: File, statement: ast.stmt, code: str, line_length: int | None = 88) -> Edit:
     """New statements on lines of their own, above a statement that has its lines to itself, and above its decorators."""
-    decorators = getattr(statement, "decorator_list", [])
-    start, _ = file.lines(decorators[0] if decorators else statement)
+    first: ast.AST = statement
+    match statement:
+        case (
+            ast.FunctionDef(decorator_list=[decorator, *_])
+            | ast.AsyncFunctionDef(decorator_list=[decorator, *_])
+            | ast.ClassDef(decorator_list=[decorator, *_])
+        ):
+            first = decorator
+    start, _ = file.lines(first)
     return Edit(start, start, _laid_out(file, statement, code, line_length))
 
 
@@ -201,8 +209,7 @@ def _laid_out(file: File, statement: ast.stmt, code: str, line_length: int | Non
     if line_length is not None:
         code, own = _formatted(file, code, max(line_length - len(indent), 40))
     made = in_steps(file, code.rstrip("\n"))
-    lines = [indent + line if line else line for line in made.split("\n")]
-    made = "\n".join(lines)
+    made = re.sub(r"^(?=.)", indent, made, flags=re.MULTILINE)
     for each in own:
         made = each.put_in(made)
     return newline(file).join(made.split("\n")) + newline(file)
@@ -230,8 +237,8 @@ def in_steps(file: File, code: str) -> str:
 def step(file: File) -> str:
     """The indentation of the first block at the top of a file; four spaces where there is none."""
     for node in file.tree.body:
-        for first in getattr(node, "body", [])[:1]:
-            if is_alone(file, first):
+        match node:
+            case ast.stmt(body=[first, *_]) if is_alone(file, first):  # type: ignore[misc]
                 return indentation(file, first)
     return "    "
 
@@ -374,14 +381,15 @@ def read(source: str) -> Items:
     items = Items("", [], "", Item(bracket))
     lead = show(first)
     for node in nodes:
-        if isinstance(node.comma, cst.Comma):
-            comma = node.comma
-        else:
-            comma = None
         text = show(node.with_changes(comma=cst.MaybeSentinel.DEFAULT))
-        text += show(comma.whitespace_before) if comma else ""
-        items.items.append(Item(text, lead))
-        items.comma, lead = (",", show(comma.whitespace_after)) if comma else ("", "")
+        item = Item(text, lead)
+        items.items.append(item)
+        items.comma = ""
+        lead = ""
+        if isinstance(node.comma, cst.Comma):
+            item.text += show(node.comma.whitespace_before)
+            items.comma = ","
+            lead = show(node.comma.whitespace_after)
     items.bracket.lead = lead + show(last)
     for item, below in pairwise([Item(""), *items.items, items.bracket]):
         end = NEWLINE.split(below.lead)[0]

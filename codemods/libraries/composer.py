@@ -81,7 +81,9 @@ def _of_mapping(context: Context, node: ast.expr, settings: tree.Mapping) -> Ite
     said = composer.said_of(settings, project_of(context), is_python=True)
     if said:
         source = context.source(node)
-        construct = "{...}" if "\n" in source else source
+        construct = source
+        if "\n" in source:
+            construct = "{...}"
         yield Found(rules.COMPOSER, node, Action.MANUAL, said, construct)
 
 

@@ -35,7 +35,9 @@ def find(context: Context) -> Iterator[Found]:
         known = None
         if isinstance(given, ast.Name):
             known = context.value(given)
-        name = given if known is None else known.node
+        name = given
+        if known is not None:
+            name = known.node
         if path.endswith(_CLASSES) or _is_name(name):
             spoken.add(name or call)
             yield Found(rules.LIGHTNING, call, Action.MANUAL, STRATEGY_OF_LIGHTNING)

@@ -6,7 +6,7 @@ The rules for a model that the program shards itself look at them too. Of the re
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from typing import cast
 
@@ -20,8 +20,9 @@ from fsdp_migrate.codemods.uses.classes import find as of_classes
 from fsdp_migrate.codemods.uses.classes import is_tested
 from fsdp_migrate.codemods.uses.clipping import RULE as CLIP
 from fsdp_migrate.codemods.uses.no_sync import RULE as NO_SYNC
-from fsdp_migrate.facts.file import File, last_name, root_of
+from fsdp_migrate.facts.file import File, is_name, last_name, root_of
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.nodes import constant, receiver
 from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
@@ -100,12 +101,16 @@ def find(context: Context) -> Iterator[Found]:
         found = context.ask(sharded, of_models)
     else:
         found = ()
-    yield from (each for each in found if not is_for_others(context.file, each.node))
+    for each in found:
+        if not is_for_others(context.file, each.node):
+            yield each
 
 
 def _is_concerned(context: Context) -> bool:
     """Whether Accelerate shards what a file trains: not for a test that sets nothing, for inference, in Accelerate itself."""
-    program, file, reach = context.program, context.file, context.program.reach
+    program = context.program
+    file = context.file
+    reach = context.program.reach
     is_accelerates_own = is_accelerates(context) and not is_test(str(file.path))
     if not (program.is_set or program.has(_PYTHON)) or is_accelerates_own:
         return False
@@ -137,7 +142,7 @@ def _prepared(context: Context) -> Iterator[Found]:
             yield Found(MODEL, call, Action.MANUAL, message, f"{context.source(call.func)}(...)")
     for call in file.calls.get("prepare_model", ()):
         whole = keyword(call, "evaluation_mode", 2)
-        if models.is_constructor(call, file) and getattr(whole, "value", None) is not True:
+        if models.is_constructor(call, file) and constant(whole) is not True:
             yield Found(MODEL, call, Action.MANUAL, _TOGETHER)
 
 
@@ -150,11 +155,11 @@ def _asked(context: Context) -> Iterator[Found]:
             if is_read and context.can_be_model(attribute.value):
                 yield Found(rule, attribute, Action.MANUAL, _GONE.format(way))
     for call in (*file.calls.get("state_dict", ()), *_saved(file)):
-        owner = getattr(call.func, "value", None)
+        owner = receiver(call)
         if owner is None or not context.can_be_model(owner) or is_for_others(file, call):
             continue
-        withs = (each for each in file.ancestors(call) if isinstance(each, ast.With))
-        items = (context.source(item.context_expr) for each in withs for item in each.items)
+        withs = [each for each in file.ancestors(call) if isinstance(each, ast.With)]
+        items = [context.source(item.context_expr) for each in withs for item in each.items]
         if not any("state_dict_type" in each or "summon_full" in each for each in items):
             yield Found(MODEL, call, Action.MANUAL, _STATES, severity=Severity.SILENT)
 
@@ -162,12 +167,22 @@ def _asked(context: Context) -> Iterator[Found]:
 def _saved(file: File) -> Iterator[ast.Call]:
     """The calls of `named_parameters` from which comes what a function with `save` in its name is given."""
     for call in file.calls.get("named_parameters", ()):
-        target = getattr(file.statement(call), "targets", [None])[0]
-        for read in file.reads(target) if isinstance(target, ast.Name) else ():
-            around = (each for each in file.ancestors(read) if isinstance(each, ast.Call))
-            if any("save" in last_name(each.func).lower() for each in around):
-                yield call
-                break
+        reads = _reads_of_result(file, call)
+        if any(_is_given_to_save(file, read) for read in reads):
+            yield call
+
+
+def _reads_of_result(file: File, call: ast.Call) -> Iterable[ast.Name]:
+    """Where the variable is read that a call's statement sets."""
+    statement = file.statement(call)
+    if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+        return file.reads(statement.targets[0])
+    return ()
+
+
+def _is_given_to_save(file: File, read: ast.Name) -> bool:
+    calls = [each for each in file.ancestors(read) if isinstance(each, ast.Call)]
+    return any("save" in last_name(each.func).lower() for each in calls)
 
 
 def _called(context: Context) -> Iterator[Found]:
@@ -175,25 +190,31 @@ def _called(context: Context) -> Iterator[Found]:
     file = context.file
     for name, message in _BY_TRANSFORMERS.items():
         for call in file.calls.get(name, ()):
-            owner = call.args[0] if call.args else getattr(call.func, "value", None)
+            owner = receiver(call)
+            if call.args:
+                owner = call.args[0]
             if owner is not None and context.can_be_model(owner) and not is_for_others(file, call):
                 yield Found(MODEL, call, Action.MANUAL, message, severity=Severity.SILENT)
-    for flush in (each.value for each in file.of(ast.Expr)):
+    for statement in file.of(ast.Expr):
+        flush = statement.value
         if isinstance(flush, ast.Call) and context.can_be_model(flush.func):
             yield Found(MODEL, flush, Action.MANUAL, _FLUSH)
     for name in _own_methods(context) & file.calls.keys():
         for call in file.calls[name]:
-            owner = getattr(call.func, "value", None)
+            owner = receiver(call)
             if owner is not None and context.can_be_model(owner):
                 yield Found(MODEL, call, Action.MANUAL, _BESIDE.format(name))
 
 
 def _own_methods(context: Context) -> set[str]:
     """The methods of modules that a file imports, other than forward, that call a part of the module, maybe by another."""
-    program, reach = context.program, context.program.reach
+    program = context.program
+    reach = context.program.reach
     paths = [p for p in reach.below(str(context.file.path)) if "def forward(" in reach.text(p)]
     methods: dict[str, set[str]] = {}  # with what they call of themselves
-    for path in () if program.tree.having(_CALLS_PART).isdisjoint(paths) else paths:
+    if program.tree.having(_CALLS_PART).isdisjoint(paths):
+        return set()
+    for path in paths:
         for name, called in program.once(_methods, path):
             methods.setdefault(name, set()).update(called)
     found = {name for name, called in methods.items() if any(map(_PART.fullmatch, called))}
@@ -205,14 +226,20 @@ def _own_methods(context: Context) -> set[str]:
 def _methods(program: Program, path: str) -> list[tuple[str, set[str]]]:
     """The methods of a file's modules, each with what it calls of itself."""
     file = program.load(path)
+    if not file:
+        return []
     found = []
-    for cls in file.of(ast.ClassDef) if file else ():
+    for cls in file.of(ast.ClassDef):
         own = [each for each in cls.body if isinstance(each, ast.FunctionDef)]
-        for each in own if file and is_module(program, Definition(file, cls)) else ():
-            called = (node.func for node in ast.walk(each) if isinstance(node, ast.Call))
-            of_self = (node for node in called if getattr(root_of(node), "id", "") == "self")
-            found.append((each.name, {ast.unparse(node) for node in of_self}))
+        if own and is_module(program, Definition(file, cls)):
+            found += [(method.name, _called_of_self(method)) for method in own]
     return found
+
+
+def _called_of_self(method: ast.FunctionDef) -> set[str]:
+    """What a method calls of its object: `self.head`, `self.head.forward`."""
+    called = [node.func for node in ast.walk(method) if isinstance(node, ast.Call)]
+    return {ast.unparse(node) for node in called if is_name(root_of(node), "self")}
 
 
 def _norms(context: Context) -> Iterator[Found]:
@@ -220,20 +247,23 @@ def _norms(context: Context) -> Iterator[Found]:
     file = context.file
     models = cast(Prepared, context.models)
     for call in file.calls.get("clip_grad_norm_", ()):
-        statement = file.statement(call)
-        target = getattr(statement, "targets", [None])[0]
-        if isinstance(target, ast.Name) and models.takes(call, file, "clip_grad_norm_"):
-            for read in file.reads(target):
-                for around in file.ancestors(read):
-                    if getattr(around, "attr", "") in ("item", "full_tensor") or isinstance(
-                        around, ast.stmt
-                    ):
-                        break
-                    if getattr(around, "attr", "") in ("numpy", "tolist") or getattr(
-                        around, "format_spec", None
-                    ):
-                        yield Found(MODEL, read, Action.MANUAL, _NORM)
-                        break
+        if models.takes(call, file, "clip_grad_norm_"):
+            for read in _reads_of_result(file, call):
+                if _is_refused(file, read):
+                    yield Found(MODEL, read, Action.MANUAL, _NORM)
+
+
+def _is_refused(file: File, norm: ast.Name) -> bool:
+    """Whether a DTensor raises where a norm is read: in a format, or behind `numpy()`, unless it is made whole before."""
+    for around in file.ancestors(norm):
+        match around:
+            case ast.stmt() | ast.Attribute(attr="item" | "full_tensor"):
+                return False
+            case ast.Attribute(attr="numpy" | "tolist"):
+                return True
+            case ast.FormattedValue(format_spec=ast.JoinedStr()):
+                return True
+    return False
 
 
 def _tested(context: Context) -> Iterator[Found]:

@@ -5,6 +5,7 @@ import os
 import re
 from bisect import bisect
 from collections.abc import Iterator
+from typing import cast
 
 from fsdp_migrate.codemods.constructor.options import policy_source
 from fsdp_migrate.codemods.context import Context, keyword
@@ -30,8 +31,9 @@ from fsdp_migrate.codemods.libraries.configuration.translate import translate
 from fsdp_migrate.codemods.libraries.words import given, has_words, is_computed
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Import
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, place_of
 from fsdp_migrate.facts.names import TORCH
+from fsdp_migrate.facts.nodes import constant
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 from fsdp_migrate.pins import Pins
@@ -94,10 +96,10 @@ def find(context: Context) -> Iterator[Found]:
 
 def _of_plugin(file: File) -> Iterator[Found]:
     """Fields of a plugin that a program sets itself, and version 2 has no use for."""
-    for field in (field for name in table.REMOVED for field in file.attributes.get(name, ())):
-        if isinstance(field.ctx, ast.Store) and last_name(field.value).endswith("fsdp_plugin"):
-            message = LEFT_OUT.format(table.REMOVED[field.attr])
-            yield Found(rules.PLUGIN, field, Action.MANUAL, message)
+    for name, reason in table.REMOVED.items():
+        for field in file.attributes.get(name, ()):
+            if isinstance(field.ctx, ast.Store) and last_name(field.value).endswith("fsdp_plugin"):
+                yield Found(rules.PLUGIN, field, Action.MANUAL, LEFT_OUT.format(reason))
 
 
 def _of_environment(context: Context) -> Iterator[Found]:
@@ -127,14 +129,21 @@ def is_accelerates(context: Context) -> bool:
 def _variables(file: File) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
     """What is set under a name: `env[name] = value`, `setdefault(name, value)`, `{name: value}`, `update(name=value)`."""
     stored = ((each, each.targets[0], each.value) for each in file.of(ast.Assign))
-    yield from ((at, to.slice, value) for at, to, value in stored if isinstance(to, ast.Subscript))
+    for at, to, value in stored:
+        if isinstance(to, ast.Subscript):
+            yield (at, to.slice, value)
     calls = file.calls.get("setdefault", ())
-    yield from ((c, c.args[0], c.args[1]) for c in calls if len(c.args) == 2)
+    for c in calls:
+        if len(c.args) == 2:
+            yield (c, c.args[0], c.args[1])
     for literal in file.of(ast.Dict):
         pairs = zip(literal.keys, literal.values, strict=True)
-        yield from ((key, key, value) for key, value in pairs if key is not None)
+        for key, value in pairs:
+            if key is not None:
+                yield (key, key, value)
     for call in (*file.calls.get("update", ()), *file.calls.get("dict", ())):
-        yield from ((each, ast.Constant(each.arg), each.value) for each in call.keywords)
+        for each in call.keywords:
+            yield (each, ast.Constant(each.arg), each.value)
 
 
 def only_reads(context: Context, node: ast.AST) -> bool:
@@ -142,10 +151,14 @@ def only_reads(context: Context, node: ast.AST) -> bool:
     file = context.file
     if not is_test(str(file.path)):
         return False
-    at = getattr(node, "lineno", 0)
-    inside = (f for f in file.of(ast.FunctionDef) if f.lineno <= at <= (f.end_lineno or at))
-    test = next((each for each in inside if each.name.startswith("test")), None)
-    return _STARTS.search(file.source(test) if test else file.text) is None
+    line = place_of(node)[0]
+    text = file.text
+    for function in file.of(ast.FunctionDef):
+        first, _, last, _ = place_of(function)
+        if first <= line <= last and function.name.startswith("test"):
+            text = file.source(function)
+            break
+    return _STARTS.search(text) is None
 
 
 def project_of(context: Context) -> Project:
@@ -161,7 +174,8 @@ class _Reader:
     """The settings in one file."""
 
     def __init__(self, context: Context) -> None:
-        self.context, self.file = context, context.file
+        self.context = context
+        self.file = context.file
         self._seen: set[tree.Span] = set()
         self.project = project_of(context)
 
@@ -218,32 +232,31 @@ class _Reader:
         changes = [each.change for each in said if each.change]
         gone = [each for each in said if isinstance(each.change, tree.Remove | tree.Replace)]
         removed = tuple(nodes[each.place.span] for each in gone if each.place.span in nodes)
-        made = any(isinstance(getattr(each, "value", None), tree.Code) for each in changes)
-        imports = (Import(TORCH, "MixedPrecisionPolicy"),) if made else ()
+        imports: tuple[Import, ...] = ()
+        if any(
+            isinstance(each, tree.Replace) and isinstance(each.value, tree.Code) for each in changes
+        ):
+            imports = (Import(TORCH, "MixedPrecisionPolicy"),)
         for each in said:
-            plain = each.change is not None and self.context.plain
-            message = (
-                each.message
-                if plain or not each.change
-                else "Unchanged: `--form bridge` changes only imports."
-            )
-            first = plain and each.change is changes[0]
-            yield Found(
-                section.rule,
-                self.at(each.place.span),
-                Action.REWRITE if plain else Action.MANUAL,
-                message,
-                edits=(lambda: edits_of(self.file.text, changes)) if first else None,
-                imports=imports if first else (),
-                removed=removed if first else (),
-            )
+            finding = Found(section.rule, self.at(each.place.span), Action.MANUAL, each.message)
+            if each.change is not None and not self.context.plain:
+                message = "Unchanged: `--form bridge` changes only imports."
+                finding = finding._replace(message=message)
+            elif each.change is not None:
+                finding = finding._replace(action=Action.REWRITE)
+                if each.change is changes[0]:  # the first one makes the edits of all
+                    edits = lambda: edits_of(self.file.text, changes)  # noqa: E731
+                    finding = finding._replace(edits=edits, imports=imports, removed=removed)
+            yield finding
 
     def strategies(self) -> Iterator[Found]:
         """What selects FSDP1 in verl, in code or in text such as YAML, and tests for a strategy that know no other."""
         text = self.file.text
         knows_both = "fsdp2" in text or "fully_shard" in text
         is_set = _STRATEGIES(text) and OF_VERL(text)
-        for found in _STRATEGY.finditer(text) if is_set else ():
+        if not is_set:
+            return
+        for found in _STRATEGY.finditer(text):
             place = self.at(found.span())
             line = text[: found.start()].rpartition("\n")[2]
             if "#" in line or "def " in line or only_reads(self.context, place):
@@ -256,20 +269,33 @@ class _Reader:
 
     def resolve(self, node: ast.expr) -> tree.Data | ast.expr:
         """What an expression that is no literal says: the name of a member, FSDP1's offloading, a literal elsewhere."""
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
-            owner = node.value.attr if isinstance(node.value, ast.Attribute) else node.value.id
-            member = node.attr.lower() if owner == "FSDPOption" else node.attr
-            return member if owner in _ENUMS else tree.UNKNOWN
-        if isinstance(node, ast.Call) and self.context.fsdp1(node.func) == "CPUOffload":
-            given = keyword(node, "offload_params", 0)
-            return table.CPUOffload(getattr(given, "value", None) is True)
-        if isinstance(node, ast.Call) and self.context.fsdp1(node.func) == "MixedPrecision":
-            known = {each.arg for each in node.keywords} <= _OF_BOTH and len(node.args) < 4
-            return tree.Code(policy_source(self.context, node, False)) if known else tree.UNKNOWN
-        value = self.context.value(node) if isinstance(node, ast.Name) else None
+        match node:
+            case ast.Attribute(value=ast.Name() | ast.Attribute() as enumeration, attr=member):
+                owner = last_name(enumeration)
+                if owner == "FSDPOption":
+                    return member.lower()
+                if owner in _ENUMS:
+                    return member
+            case ast.Call(func=function) if self.context.fsdp1(function) == "CPUOffload":
+                given = keyword(node, "offload_params", 0)
+                return table.CPUOffload(constant(given) is True)
+            case ast.Call(func=function) if self.context.fsdp1(function) == "MixedPrecision":
+                if {each.arg for each in node.keywords} <= _OF_BOTH and len(node.args) < 4:
+                    return tree.Code(policy_source(self.context, node, False))
+            case ast.Name():
+                return self.literal(node)
+        return tree.UNKNOWN
+
+    def literal(self, name: ast.Name) -> tree.Data | ast.expr:
+        """The literal that a name means, if it means one."""
+        value = self.context.value(name)
         if value is None or not isinstance(value.node, ast.Dict | ast.Constant):
             return tree.UNKNOWN
-        return value.node if value.file is self.file else getattr(value.node, "value", tree.UNKNOWN)
+        if value.file is self.file:
+            return value.node
+        if isinstance(value.node, ast.Constant):
+            return cast(tree.Data, value.node.value)
+        return tree.UNKNOWN
 
     def at(self, span: tree.Span) -> ast.AST:
         """A node that has a place and nothing else."""

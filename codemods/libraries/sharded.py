@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from fsdp_migrate.facts.file import File, last_name, values_given
+from fsdp_migrate.facts.file import File, is_name, last_name, values_given
 from fsdp_migrate.facts.models import Models
+from fsdp_migrate.facts.nodes import name_around, receiver
 from fsdp_migrate.facts.origins import of_assigned, reaching
 from fsdp_migrate.facts.program import Definition, External, Program, is_module
 from fsdp_migrate.facts.scopes import Assigned, Parameter
@@ -67,14 +68,19 @@ class Prepared(Models):
         values = [argument]
         if isinstance(argument, ast.Name):
             own = [b for b in file.bindings(argument) if isinstance(b, Assigned)]
-            made = (of_assigned(each, file).value for each in reaching(file, own, argument))
+            made = [of_assigned(each, file).value for each in reaching(file, own, argument)]
             values += [value for value in made if isinstance(value, ast.Call)]
         for value in reversed(values):
             if isinstance(value, ast.Call) and (found := self._kind_of_call(value, file)):
                 return found
-        name = (last_name(argument) or last_name(getattr(argument, "func", None))).lower()
-        kinds = {"optimizer": _OPTIMIZER, "other": _OTHER, "model": _MODEL}
-        return next((kind for kind, pattern in kinds.items() if pattern.search(name)), "")
+        named = argument
+        if isinstance(argument, ast.Call):
+            named = argument.func
+        name = last_name(named).lower()
+        for kind, pattern in (("optimizer", _OPTIMIZER), ("other", _OTHER), ("model", _MODEL)):
+            if pattern.search(name):
+                return kind
+        return ""
 
     def _kind_of_call(self, call: ast.Call, file: File) -> str:
         name = last_name(call.func)
@@ -136,25 +142,30 @@ class Prepared(Models):
     def _is_trained(self, name: ast.Name, file: File) -> bool:
         """Whether a Trainer that was given a model has trained it above: `Trainer(model=model).train()`."""
         for call in file.calls.get("train", ()):
-            owner = getattr(call.func, "value", None)
-            if owner is None or call.lineno >= name.lineno:
+            trainer = receiver(call)
+            if trainer is None or call.lineno >= name.lineno:
                 continue
-            if file.function(call) is file.function(name) and self._is_trainers(owner, file):
-                made = file.variable(owner)
-                for each in made.assigned if made else ():
-                    values = values_given(each.value) if isinstance(each.value, ast.Call) else ()
-                    if any(getattr(value, "id", "") == name.id for value in values):
+            if file.function(call) is not file.function(name):
+                continue
+            made = file.variable(trainer)
+            if made is None or not self._is_trainers(trainer, file):
+                continue
+            for each in made.assigned:
+                if isinstance(each.value, ast.Call):
+                    if any(is_name(value, name.id) for value in values_given(each.value)):
                         return True
         return False
 
     def _kept(self, attribute: ast.Attribute, file: File) -> bool | None:
-        own = getattr(attribute.value, "id", "") == "self"
-        function = file.function(attribute)
-        if own and getattr(function, "name", "") == "__init__":
+        own = is_name(attribute.value, "self")
+        if own and name_around(file, attribute) == "__init__":
             return super()._kept(attribute, file)  # maybe not prepared yet
         if attribute.attr in ("model", "model_wrapped"):
-            cls = file.enclosing_class(attribute)
-            if self._is_trainer(cls, file) if own else self._is_trainers(attribute.value, file):
+            if own:
+                is_trainers = self._is_trainer(file.enclosing_class(attribute), file)
+            else:
+                is_trainers = self._is_trainers(attribute.value, file)
+            if is_trainers:
                 return True
         is_given = own and "accelerator" in file.text and attribute.attr in self._attributes
         return is_given or super()._kept(attribute, file)
@@ -165,24 +176,26 @@ class Prepared(Models):
             for call in file.calls.get(name, ()):
                 if call.args and self.takes(call, file, name):
                     given = call.args[0]
-                    if isinstance(given, ast.Call):  # model.parameters()
-                        given = getattr(given.func, "value", given)
+                    given = receiver(given) or given  # of model.parameters()
                     if self.kind(given, file) not in ("optimizer", "other"):
                         yield given
 
     @cached_property
     def _attributes(self) -> set[str]:
         """The attributes of `self` that are given to an accelerator as prepared models."""
-        given = (each for file in self.program.files for each in self._given_to(file))
-        return {
-            each.attr
-            for each in given
-            if isinstance(each, ast.Attribute) and getattr(each.value, "id", "") == "self"
-        }
+        names = set[str]()
+        for file in self.program.files:
+            for given in self._given_to(file):
+                match given:
+                    case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                        names.add(name)
+        return names
 
     def _is_trainer(self, cls: ast.ClassDef | None, file: File) -> bool:
         """Whether a class extends a Trainer of transformers."""
-        above = self.program.classes_above(Definition(file, cls)) if cls else ()
+        if cls is None:
+            return False
+        above = self.program.classes_above(Definition(file, cls))
         return any(isinstance(each, External) and _is_of_trainer(each.dotted) for each in above)
 
     def _is_trainers(self, owner: ast.expr, file: File) -> bool:

@@ -38,7 +38,12 @@ def _below(value: Value, project: Project, seen: set[Value]) -> Iterator[tuple[S
 
 
 def _of_list(listing: Listing, project: Project) -> Iterator[tuple[Span, str]]:
-    words = [str(item.data) if isinstance(item, Scalar) else UNSURE for item in listing.items]
+    words = []
+    for item in listing.items:
+        if isinstance(item, Scalar):
+            words.append(str(item.data))
+        else:
+            words.append(UNSURE)
     if any(word.startswith(("--fsdp", "--use_fsdp", "--use-fsdp")) for word in words):
         for index, line in of_words(words, project):
             yield listing.items[index].span, line.message

@@ -46,7 +46,9 @@ def settings_in(root: Value) -> Iterator[tuple[Entry, Mapping]]:
     """The entries of a tree that hold Composer's settings of FSDP, with the settings."""
     for home in mappings(root):
         parallel = home.key("parallelism_config")
-        inner = parallel.value if parallel else None
+        inner = None
+        if parallel:
+            inner = parallel.value
         entry = None
         if isinstance(inner, Mapping):
             entry = inner.key("fsdp")
@@ -58,7 +60,9 @@ def settings_in(root: Value) -> Iterator[tuple[Entry, Mapping]]:
 
 def _is_composers(home: Mapping) -> bool:
     entry = home.key("fsdp_config")
-    settings = entry.value if entry else None
+    settings = None
+    if entry:
+        settings = entry.value
     if not isinstance(settings, Mapping):
         return False
     keys = {each.key for each in settings.all()}

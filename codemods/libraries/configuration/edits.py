@@ -32,12 +32,20 @@ def edits_of(text: str, changes: Sequence[Change]) -> list[Edit]:
     Raises:
         Refused: if a setting shares its line with something that stays, or a comment is inside of one.
     """
-    owners = [change.owner if isinstance(change, Add) else change.entry.owner for change in changes]
+    by_owner: dict[Mapping, list[Change]] = {}
+    for change in changes:
+        if isinstance(change, Add):
+            owner = change.owner
+        else:
+            owner = change.entry.owner
+        by_owner.setdefault(owner, []).append(change)
     edits: list[Edit] = []
-    for mapping in dict.fromkeys(owners):
-        own = [change for change, owner in zip(changes, owners, strict=True) if owner is mapping]
+    for mapping, own in by_owner.items():
         writer = _Writer(text, mapping)
-        edits += list(writer.lines(own)) if mapping.style == "block" else writer.items(own)
+        if mapping.style == "block":
+            edits += writer.lines(own)
+        else:
+            edits += writer.items(own)
     return edits
 
 
@@ -47,7 +55,9 @@ class _Writer:
     def __init__(self, text: str, mapping: Mapping) -> None:
         self.text = text
         self.mapping = mapping
-        self.newline = "\r\n" if "\r\n" in text else "\n"
+        self.newline = "\n"
+        if "\r\n" in text:
+            self.newline = "\r\n"
 
     def lines(self, changes: Sequence[Change]) -> Iterator[Edit]:
         """In YAML's block style: a setting has lines of its own."""
@@ -84,8 +94,11 @@ class _Writer:
 
     def items(self, changes: Sequence[Change]) -> list[Edit]:
         """Between commas. LibCST reads what is around the entries, for which names stand: those of YAML are no Python."""
-        entries, (start, end) = self.mapping.entries, self.mapping.span
-        sign = "=" if self.mapping.style == "call" else ":"
+        entries = self.mapping.entries
+        start, end = self.mapping.span
+        sign = ":"
+        if self.mapping.style == "call":
+            sign = "="
         edits = list[Edit]()
         names = {entry: f"_entry{place}_{sign}_" for place, entry in enumerate(entries)}
         stands = [Edit(*entry.span, name) for entry, name in names.items()]
@@ -131,7 +144,9 @@ class _Writer:
         """Where the line of a place starts, and the indentation that reaches it."""
         start = self.text.rfind("\n", 0, place) + 1
         before = self.text[start:place]
-        return start, before if not before.strip() else " " * len(before)
+        if before.strip():
+            return start, " " * len(before)
+        return start, before
 
     def comments(self, start: int, end: int) -> list[str]:
         """The comments in a part of the text."""
@@ -165,10 +180,11 @@ def _literal(value: Data, style: str) -> str:
         return value.text
     quoted = style in ("dict", "json")
     if isinstance(value, Dictionary):
-        pairs = (
-            f"{json.dumps(key) if quoted else key}: {_literal(item, style)}"
-            for key, item in value.items()
-        )
+        pairs = []
+        for key, item in value.items():
+            if quoted:
+                key = json.dumps(key)
+            pairs.append(f"{key}: {_literal(item, style)}")
         return "{" + ", ".join(pairs) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_literal(item, style) for item in value) + "]"

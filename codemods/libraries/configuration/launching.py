@@ -55,22 +55,33 @@ class Line:
 def launches(text: str, project: Project, is_script: bool = True) -> Iterator[Line]:
     """What sets FSDP1 in a shell script, or in a workflow, whose steps hold commands in pieces."""
     for start, end in _commands(text):
-        for pattern in (_FLAG, _STRATEGY):
-            for found in pattern.finditer(text, start, end):
-                line = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
-                if _COMMENT.search(line):
-                    continue
-                if pattern is _STRATEGY:
-                    name = _NAME.search(line)
-                    if name and OF_VERL(text) and _is_strategy(name[0], text):
-                        yield _of_verl(name[0], found, text)
-                elif not _is_second(text, start, end, is_script):
-                    is_own = _is_own(found, text, start, end)
-                    of_fsdp1 = "" if is_own else _said_of(found, text[start:end], project)
-                    is_switch = found["flag"] and _named(found) == "use_fsdp"
-                    last = found.end("flag") if is_switch else found.end()
-                    if of_fsdp1:
-                        yield Line(rules.FLAGS, found.start(), last, of_fsdp1)
+        for found in _FLAG.finditer(text, start, end):
+            if _COMMENT.search(_before(text, found)) or _is_second(text, start, end, is_script):
+                continue
+            if not _is_own(found, text, start, end):
+                yield from _of_flag(found, text[start:end], project)
+        for found in _STRATEGY.finditer(text, start, end):
+            line = _before(text, found)
+            if _COMMENT.search(line):
+                continue
+            name = _NAME.search(line)
+            if name and OF_VERL(text) and _is_strategy(name[0], text):
+                yield _of_verl(name[0], found, text)
+
+
+def _before(text: str, found: re.Match[str]) -> str:
+    """What is in front of a match on its line."""
+    return text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+
+
+def _of_flag(found: re.Match[str], command: str, project: Project) -> Iterator[Line]:
+    """What a flag of a command sets."""
+    message = _said_of(found, command, project)
+    last = found.end()
+    if found["flag"] and _named(found) == "use_fsdp":
+        last = found.end("flag")
+    if message:
+        yield Line(rules.FLAGS, found.start(), last, message)
 
 
 def _of_verl(name: str, found: re.Match[str], text: str) -> Line:
@@ -78,7 +89,9 @@ def _of_verl(name: str, found: re.Match[str], text: str) -> Line:
     start = found.start() - len(name)
     end = found.end()
     for opening in reversed(_OPENING.findall(found[0])):
-        closing = "}" if opening == "${" else opening
+        closing = opening
+        if opening == "${":
+            closing = "}"
         if text.startswith(closing, end):
             end += 1
     given = f"{text[start : found.end() - len('fsdp')]}fsdp2{text[found.end() : end]}"
@@ -90,7 +103,11 @@ def _of_verl(name: str, found: re.Match[str], text: str) -> Line:
 
 def of_words(words: Sequence[str], project: Project) -> Iterator[tuple[int, Line]]:
     """What sets FSDP1 in the words of a command, each with the place of its word."""
-    quoted = [f'"{word}"' if re.search(r"\s", word) and '"' not in word else word for word in words]
+    quoted = []
+    for word in words:
+        if re.search(r"\s", word) and '"' not in word:
+            word = f'"{word}"'
+        quoted.append(word)
     starts = [0]
     for word in quoted:
         starts.append(starts[-1] + len(word) + 1)

@@ -111,4 +111,6 @@ class Project:
 
 
 def _shown(release: Release) -> str:
-    return ".".join(map(str, release if len(release) > 1 else (*release, 0)))
+    if len(release) == 1:
+        release = (*release, 0)
+    return ".".join(map(str, release))

@@ -40,8 +40,10 @@ def from_yaml(text: str) -> list[Value]:
     try:
         return [_Yaml(text).value(node) for node in yaml.compose_all(text, loader) if node]
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        raise Unreadable(str(error.problem), mark.line + 1 if mark else 0) from None
+        line = 0
+        if error.problem_mark:
+            line = error.problem_mark.line + 1
+        raise Unreadable(str(error.problem), line) from None
     except (yaml.YAMLError, RecursionError) as error:
         raise Unreadable(str(error).splitlines()[0]) from None
 
@@ -66,7 +68,10 @@ class _Yaml:
         while end > start and self.text[end - 1].isspace():  # a block ends where the next begins
             end -= 1
         if node.id == "mapping":
-            mapping = Mapping("flow" if node.flow_style else "block", (start, end))
+            style = "block"
+            if node.flow_style:
+                style = "flow"
+            mapping = Mapping(style, (start, end))
             self._known[node] = mapping
             for key, value in node.value:
                 self._add(mapping, key, value)
@@ -123,9 +128,14 @@ def from_json(text: str) -> list[Value]:
         raise Unreadable("nested too deeply") from None
     statement = file.tree.body[0]
     assert isinstance(statement, ast.Expr)
-    return [
-        from_python(file, statement.value, lambda n: _NAMES.get(getattr(n, "id", "")), "json", -1)
-    ]
+    return [from_python(file, statement.value, _named, "json", -1)]
+
+
+def _named(node: ast.expr) -> Any:
+    """The value of a name in JSON: `true`, `false` or `null`."""
+    if isinstance(node, ast.Name):
+        return _NAMES.get(node.id)
+    return None
 
 
 def from_python(

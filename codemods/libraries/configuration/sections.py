@@ -50,30 +50,52 @@ def sets_fsdp(root: Value) -> bool:
 def section_of(home: Mapping) -> Section | None:
     """The section that a mapping is, if it sets FSDP1: not version 2, and not another framework's `fsdp_config`."""
     entry = home.get("fsdp_config")
-    settings = entry.value if entry and isinstance(entry.value, Mapping) else None
+    settings = None
+    if entry and isinstance(entry.value, Mapping):
+        settings = entry.value
     version = home.key("fsdp_version")
     if not (version is None or _is_first(version.data)) or (settings and not is_first(settings)):
         return None
-    names = {each.name for each in settings.all()} if settings else set()
-    kind, fsdp = home.data("distributed_type"), home.data("fsdp")
-    if kind is not None:
-        return Section(rules.ACCELERATE, home, entry, settings) if str(kind) == "FSDP" else None
-    words = table.options_of(fsdp)
-    if not (entry or home.style == "call" or {"auto_wrap", "offload"} & {*words}):
-        # `{"fsdp": "full_shard"}` may be any table.
-        words = words if _has(home, table.RECIPE) else []
-    if not words and (fsdp or not names & (table.KEPT | table.REMOVED.keys())):
+    kind = home.data("distributed_type")
+    if kind is None:
+        rule = _rule_of(home, settings)
+    elif str(kind) == "FSDP":
+        rule = rules.ACCELERATE
+    else:
+        rule = None
+    if rule is None:
         return None
-    if home.get("base_model") or version:
-        return Section(rules.AXOLOTL, home, entry, settings)
-    if words:
-        return Section(rules.TRANSFORMERS, home, entry, settings)
-    keys = [entry.key for entry in settings.all()] if settings else []
-    if home.get("fsdp") or not any(key.startswith("fsdp_") for key in keys):
-        return None  # it is off, or another's, as Composer's
-    is_accelerates = names & {"sharding_strategy", "offload_params"}
-    rule = rules.ACCELERATE if is_accelerates else rules.TRANSFORMERS
     return Section(rule, home, entry, settings)
+
+
+def _rule_of(home: Mapping, settings: Mapping | None) -> Rule | None:
+    """The rule of a mapping that does not name Accelerate's `distributed_type`, by what else is in it."""
+    own: list[Entry] = []
+    if settings is not None:
+        own += settings.all()
+    names = {each.name for each in own}
+    words = _options(home)
+    if not words and (home.data("fsdp") or not names & (table.KEPT | table.REMOVED.keys())):
+        return None
+    if home.get("base_model") or home.key("fsdp_version"):
+        return rules.AXOLOTL
+    if words:
+        return rules.TRANSFORMERS
+    if home.get("fsdp") or not any(each.key.startswith("fsdp_") for each in own):
+        return None  # it is off, or another's, as Composer's
+    if names & {"sharding_strategy", "offload_params"}:
+        return rules.ACCELERATE
+    return rules.TRANSFORMERS
+
+
+def _options(home: Mapping) -> list[str]:
+    """The options in `fsdp: full_shard auto_wrap`; none where `{"fsdp": "full_shard"}` may be any table."""
+    words = table.options_of(home.data("fsdp"))
+    if home.get("fsdp_config") or home.style == "call" or {"auto_wrap", "offload"} & {*words}:
+        return words
+    if _has(home, table.RECIPE):
+        return words
+    return []
 
 
 def _has(home: Mapping, keys: frozenset[str]) -> bool:

@@ -46,7 +46,9 @@ def translate(section: Section, project: Project) -> list[Said]:
 
 class _Translation:
     def __init__(self, section: Section, project: Project) -> None:
-        self.section, self.rule, self.home = section, section.rule, section.home
+        self.section = section
+        self.rule = section.rule
+        self.home = section.home
         self.project = project
         self.has_list = self.rule == rules.AXOLOTL and project.has_list
         if self.rule == rules.AXOLOTL:
@@ -146,8 +148,10 @@ class _Translation:
                 tree.Add(self.home, {"fsdp_version": 2}, before),
                 f"`fsdp_version: 2` is added next to it. {table.SINCE[self.rule]}",
             )
+        elif self.rule == rules.PLUGIN:
+            self.added["fsdp_version"] = 2
         else:
-            self.added["fsdp_version" if self.rule == rules.PLUGIN else f"{self.prefix}version"] = 2
+            self.added[f"{self.prefix}version"] = 2
 
     def mesh(self) -> None:
         """HYBRID_SHARD: a mesh of nodes and the devices of a node; one node has no other to replicate on."""

@@ -139,7 +139,11 @@ def mappings(root: Value, seen: set[Value] | None = None) -> Iterator[Mapping]:
     seen.add(root)
     if isinstance(root, Mapping):
         yield root
-    for value in root.items if isinstance(root, Listing) else [e.value for e in root.entries]:
+    if isinstance(root, Listing):
+        values = root.items
+    else:
+        values = [entry.value for entry in root.entries]
+    for value in values:
         yield from mappings(value, seen)
 
 

@@ -10,7 +10,8 @@ from unittest.mock import Mock
 import libcst
 import pytest
 
-from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports, insert_first
+from fsdp_migrate.codemods.edit.import_statement import ImportChange
+from fsdp_migrate.codemods.edit.imports import edit_imports, insert_first
 from fsdp_migrate.codemods.edit.text import Refused, apply
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import File

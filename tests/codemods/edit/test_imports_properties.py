@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsdp_migrate.codemods.edit.imports import ImportChange, edit_imports
+from fsdp_migrate.codemods.edit.import_statement import ImportChange
+from fsdp_migrate.codemods.edit.imports import edit_imports
 from fsdp_migrate.codemods.edit.text import apply
 from fsdp_migrate.facts.file import File
 
