@@ -18,8 +18,9 @@ from fsdp_migrate.codemods.constructor.from_units import is_block
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS
 from fsdp_migrate.codemods.uses.methods import is_gathered
+from fsdp_migrate.codemods.uses.options import is_typed
 from fsdp_migrate.codemods.uses.untyped import untyped
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.models import INNER

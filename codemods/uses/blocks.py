@@ -2,7 +2,6 @@
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import step
@@ -10,7 +9,14 @@ from fsdp_migrate.codemods.imports import spent
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.uses.contexts import Block
 from fsdp_migrate.codemods.uses.once import Once, assignment, repeated, written_once
-from fsdp_migrate.codemods.uses.use import Use, imports, local_names, options_name, under
+from fsdp_migrate.codemods.uses.use import (
+    Use,
+    imports,
+    local_names,
+    options_name,
+    under,
+    with_options,
+)
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.findings import Action
 
@@ -35,14 +41,17 @@ def _shared(block: Block, file: File) -> set[object]:
     """What a block may share with others: `with` statements around it, and what gives its type, a variable or an attribute."""
     around = (block.statement, *file.ancestors(block.statement))
     found: set[object] = {each for each in around if isinstance(each, ast.With)}
-    given = [*block.call.args[1:], *(k.value for k in block.call.keywords if k.arg != "module")]
-    for name in (node for each in given for node in ast.walk(each) if isinstance(node, ast.Name)):
-        variable = file.variable(name)
-        if variable is not None and variable.assigned:
-            found.add((variable.scope, name.id))
-    for each in given:
-        if isinstance(each, ast.Attribute):
-            found.add((file.enclosing_class(each), file.source(each)))
+    given = [*block.call.args[1:]]
+    given += [each.value for each in block.call.keywords if each.arg != "module"]
+    for value in given:
+        for name in ast.walk(value):
+            if not isinstance(name, ast.Name):
+                continue
+            variable = file.variable(name)
+            if variable is not None and variable.assigned:
+                found.add((variable.scope, name.id))
+        if isinstance(value, ast.Attribute):
+            found.add((file.enclosing_class(value), file.source(value)))
     return found
 
 
@@ -55,21 +64,22 @@ def rewritten(context: Context, blocks: Sequence[Block], rule: Rule) -> Iterator
     first = parts[0].statement
 
     def edits() -> list[Edit]:
-        made = [*once.edits(context), *(context.remove(each) for each in left_over)]
-        return [edit for part in parts for edit in part.edits(context)] + made
+        made = [edit for part in parts for edit in part.edits(context)]
+        made += once.edits(context)
+        made += [context.remove(each) for each in left_over]
+        return made
 
-    needed = [*once.imports(context), *(each for part in parts for each in part.imports)]
+    needed = [*once.imports(context)]
+    needed += [each for part in parts for each in part.imports]
     needed += [each for block in blocks if block.own is not None for each in block.own.imports]
     removed = (*gone, *left_over, *once.removed)
     for part in parts:
         for block in part.blocks:
-            found = Found(
-                rule,
-                block.statement if block is part.blocks[0] else block.call,
-                Action.REWRITE,
-                _message(block),
-                shortened(context.source(block.call)),
-            )
+            node: ast.AST = block.call
+            if block is part.blocks[0]:
+                node = block.statement
+            source = shortened(context.source(block.call))
+            found = Found(rule, node, Action.REWRITE, _message(block), source)
             if block is parts[0].blocks[0]:
                 yield found._replace(edits=edits, imports=tuple(needed), removed=removed)
             else:
@@ -127,7 +137,7 @@ class _Part:
         if options := repeated(uses):
             name = options_name(context, call, under(names, options), uses[0].function)
             self.above = assignment(context, name, under(names, options), self.statement)
-            uses = [replace(use, options=name) if use.options == options else use for use in uses]
+            uses = with_options(uses, options, name)
         self.uses: list[Use] = [use.named(names) for use in uses]
 
     def edits(self, context: Context) -> list[Edit]:
@@ -137,7 +147,10 @@ class _Part:
         for statement in dict.fromkeys(block.statement for block in self.blocks):
             calls = [block.call for block in self.blocks if block.statement is statement]
             if len(calls) == len(statement.items):
-                changed.step_out(None if statement is self.statement else statement)
+                if statement is self.statement:
+                    changed.step_out()
+                else:
+                    changed.step_out(statement)
                 taken_out.append(statement)
             else:
                 for call in calls:

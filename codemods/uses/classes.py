@@ -122,15 +122,20 @@ def _of_wrappers(context: Context, reference: ast.expr, selects: Selects) -> Fou
     except Refused as refusal:
         message = f"{_ALWAYS_FALSE}. Remove it yourself, because {refusal}."
         return Found(RULE, reference, Action.MANUAL, message)
-    around = context.file.parents[outermost(context.file, test)]
+    node: ast.AST = context.file.parents[outermost(context.file, test)]
+    if not isinstance(node, ast.If):
+        node = test
+    removed: ast.expr = test
+    if is_among_others:
+        removed = reference
     return Found(
         RULE,
-        around if isinstance(around, ast.If) else test,
+        node,
         Action.REWRITE,
         f"{_ALWAYS_FALSE} and is removed.",
         context.source(test),
         edits=edits,
-        removed=(reference,) if is_among_others else (test,),
+        removed=(removed,),
         refused=Action.MANUAL,
     )
 
@@ -142,7 +147,10 @@ def _without(context: Context, test: ast.Call, reference: ast.expr) -> Edit:
     others = [context.source(each) for each in classes.elts if each is not reference]
     if comments_between(context.file, *context.file.span(classes)):
         raise Refused("the test contains a comment")
-    return context.replace(classes, others[0] if len(others) == 1 else f"({', '.join(others)})")
+    code = f"({', '.join(others)})"
+    if len(others) == 1:
+        code = others[0]
+    return context.replace(classes, code)
 
 
 def _forms(program: Program, form: str) -> set[bool]:
@@ -156,20 +164,18 @@ def _forms(program: Program, form: str) -> set[bool]:
 def _false_now(context: Context, about: Iterable[ast.expr]) -> Iterator[Found]:
     """In torch's form, tests for FSDP1's class in a program that also asks for FSDP2's: no constructor makes such models."""
     both = {node for call in _tests_of_fsdp2(context) for node in ast.walk(call)}
-    for reference in about if context.form == "torch" else ():
+    if context.form != "torch":
+        return
+    for reference in about:
         if is_tested(context, reference) and reference not in both:
             yield Found(RULE, reference, Action.MANUAL, _FALSE)
 
 
 def _is_wrapped_by_composer(program: Program, models: Models) -> bool:
     """Whether a program imports Composer and wraps no model itself."""
-    imports = any(
-        each.module.partition(".")[0] == "composer"
-        for file in program.files
-        for each in file.of(ast.ImportFrom)
-        if each.module is not None
-    )
-    return imports and not any(models.constructors(file) for file in program.files)
+    statements = [each for file in program.files for each in file.of(ast.ImportFrom)]
+    packages = {(each.module or "").partition(".")[0] for each in statements}
+    return "composer" in packages and not any(map(models.constructors, program.files))
 
 
 def _tells_both_apart(program: Program) -> bool:
@@ -198,7 +204,9 @@ def _of_fsdp2(context: Context) -> Iterator[Found]:
     """Tests for FSDP2's class that come before one for FSDP1's, or have none of it above them."""
     if context.program.goes_on and context.program.calls("like_fsdp1"):
         return  # an earlier run wrote them
-    for call in _tests_of_fsdp2(context) if context.models.shards(context.file) else ():
+    if not context.models.shards(context.file):
+        return
+    for call in _tests_of_fsdp2(context):
         if _names_fsdp1(context, call):
             continue
         below = [n for a in context.file.ancestors(call) for n in _ways_below(a, call)]
@@ -214,7 +222,8 @@ def _names_fsdp1(context: Context, test: ast.AST) -> bool:
 
 def _decides_alone(context: Context, call: ast.Call) -> bool:
     """Whether a model of FSDP1's constructors can come to a test for FSDP2's class that no test for FSDP1's is above."""
-    file, function = context.file, context.file.function(call)
+    file = context.file
+    function = context.file.function(call)
     around = [n for n in (call, *file.ancestors(call)) if isinstance(n, ast.stmt)]
     tests = [n.test for n in around if isinstance(n, ast.If) and call not in ast.walk(n.test)]
     for statement in around:
@@ -224,7 +233,9 @@ def _decides_alone(context: Context, call: ast.Call) -> bool:
         return False
     if not context.program.once(shards_itself):
         return False
-    name = "" if function is None else function.name
+    name = ""
+    if function is not None:
+        name = function.name
     if name.lstrip("_").startswith("is_"):  # asked of any model
         return True
     is_of_fsdp2 = _SECOND.search(name) or _SECOND.search(file.path.stem)
@@ -233,16 +244,25 @@ def _decides_alone(context: Context, call: ast.Call) -> bool:
 
 def _ways_below(parent: ast.AST, call: ast.Call) -> Iterator[ast.expr]:
     """The classes that are asked for where a test is false: by `elif`, or behind a block that ends."""
-    if isinstance(parent, ast.If | ast.IfExp) and call in ast.walk(parent.test):
-        orelse = parent.orelse if isinstance(parent.orelse, list) else [parent.orelse]
-        tests = (getattr(each, "test", None) for part in orelse for each in ast.walk(part))
-        for test in filter(None, tests):
-            yield from (n for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute))
+    if not isinstance(parent, ast.If | ast.IfExp) or call not in ast.walk(parent.test):
+        return
+    below: list[ast.AST] = []
+    if isinstance(parent, ast.If):
+        below += parent.orelse
+    else:
+        below.append(parent.orelse)
+    for part in below:
+        for each in ast.walk(part):
+            if isinstance(each, ast.If | ast.IfExp | ast.While | ast.Assert):
+                names = [n for n in ast.walk(each.test) if isinstance(n, ast.Name | ast.Attribute)]
+                yield from names
 
 
 def _by_others(context: Context) -> Iterator[Found]:
     """A sharded model that is given to Accelerate, whose tests for FSDP1 know torch's class alone."""
-    for name in _OF_ACCELERATE if "accelerat" in context.file.text else ():
+    if "accelerat" not in context.file.text:
+        return
+    for name in _OF_ACCELERATE:
         for call in context.file.calls.get(name, ()):
             if any(context.can_be_model(each) for each in call.args):
                 yield Found(RULE, call, Action.MANUAL, _NOT_KNOWN, f"{name}(...)")
@@ -259,7 +279,7 @@ def is_tested(context: Context, reference: ast.expr) -> bool:
     if isinstance(parent, ast.Tuple):
         node = parent
         parent = context.file.parents[parent]
-    called = getattr(parent, "func", None)
-    if not isinstance(parent, ast.Call) or getattr(called, "id", "") != "isinstance":
-        return False
-    return len(parent.args) == 2 and parent.args[1] is node
+    match parent:
+        case ast.Call(func=ast.Name(id="isinstance"), args=[_, classes]):
+            return classes is node
+    return False

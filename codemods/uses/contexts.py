@@ -13,7 +13,6 @@ from fsdp_migrate.codemods.uses import optimizer_states
 from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, settings
 from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
-from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.scopes import Assigned
@@ -88,7 +87,8 @@ def _uses(
     """What asks for state dicts in the block of a context."""
     statement = context.file.statement(call)
     assert isinstance(statement, ast.With)
-    for node in (node for part in statement.body for node in ast.walk(part)):
+    inside = [node for part in statement.body for node in ast.walk(part)]
+    for node in inside:
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
             continue
         if _is_of_another_context(context, node, call, model):
@@ -118,29 +118,26 @@ def use_of(context: Context, node: ast.Attribute, own: Setting, optimizers: Sett
     return setting(context, call, own)
 
 
-def is_typed(file: File, node: ast.AST) -> bool:
-    """Whether a node is in the context of a type of state dicts."""
-    items = (i for n in file.ancestors(node) if isinstance(n, ast.With) for i in n.items)
-    return any("state_dict_type" in file.source(item.context_expr) for item in items)
-
-
 def _is_of_another_context(
     context: Context, use: ast.Attribute, own: ast.Call, model: ast.expr
 ) -> bool:
     """Whether a use is of the model of another context around it."""
     call = context.call_of(use)
     is_method = use.attr in OF_MODELS
-    given = use.value if is_method or call is None else keyword(call, "model", 0)
+    given: ast.expr | None = use.value
+    if not is_method and call is not None:
+        given = keyword(call, "model", 0)
     if given is None or is_part(given, model):
         return False
     for around in context.file.ancestors(use):
-        for item in around.items if isinstance(around, ast.With) else ():
-            other = item.context_expr
-            if isinstance(other, ast.Call) and other is not own:
-                name = other.func.attr if isinstance(other.func, ast.Attribute) else ""
-                theirs = keyword(other, "module", 0) if name == "state_dict_type" else None
-                if theirs is not None and is_part(given, theirs):
-                    return True
+        if not isinstance(around, ast.With):
+            continue
+        for item in around.items:
+            match item.context_expr:
+                case ast.Call(func=ast.Attribute(attr="state_dict_type")) as other:
+                    theirs = keyword(other, "module", 0)
+                    if other is not own and theirs is not None and is_part(given, theirs):
+                        return True
     return False
 
 
@@ -215,9 +212,13 @@ def setting(context: Context, call: ast.Call, how: Setting) -> Use:
             "Loads whole tensors while other ranks load another model. Call `set_model_state_dict` with "
             "`StateDictOptions(full_state_dict=True)`, and check for missing keys: it does not report them."
         )
-    options = how.to_set("True" if strict is None else ast.unparse(strict))
-    is_shared = how.full != "False" and not _is_new(context, state)
-    state_code = "dict(_state)" if is_shared else "_state"
+    strict_code = "True"
+    if strict is not None:
+        strict_code = ast.unparse(strict)
+    options = how.to_set(strict_code)
+    state_code = "_state"
+    if how.full != "False" and not _is_new(context, state):
+        state_code = "dict(_state)"
     message = "Replaced by `set_model_state_dict`."
     if how.full == "True":
         message += " It sends rank 0's tensors to the other ranks."

@@ -46,7 +46,9 @@ class Lists:
 @codemod(words=(_GET,), forms=("torch",))
 def find(context: Context) -> Iterator[Found]:
     """One finding for each function, with a finding for each line that changes."""
-    for lists in lists_of(context) if context.form == "torch" else ():
+    if context.form != "torch":
+        return
+    for lists in lists_of(context):
         first = next(iter(lists.made.values()))[0]
         statements = [assign for assign, _ in lists.made.values()]
         yield Found(
@@ -139,9 +141,9 @@ def _is_known(file: File, lists: Lists, read: ast.Name) -> bool:
         if each.id not in lists.made or len(file.bindings(target)) != 1:
             return False
         new = target.id.replace("handle", "param")
-        lists.loops.setdefault(statement, {})[target.id] = (
-            new if new != target.id else f"{new}_param"
-        )
+        if new == target.id:
+            new = f"{new}_param"
+        lists.loops.setdefault(statement, {})[target.id] = new
     return True
 
 
@@ -204,20 +206,17 @@ def _edits(context: Context, lists: Lists) -> list[Edit]:
     edits = [context.remove(assign) for assign, _ in lists.made.values()]
     edits += [context.remove(statement) for statement in lists.asserts]
     for loop, names in lists.loops.items():
-        targets = (n for n in ast.walk(loop.target) if isinstance(n, ast.Name))
+        targets = [n for n in ast.walk(loop.target) if isinstance(n, ast.Name)]
         edits += [context.replace(target, names[target.id]) for target in targets]
-        for given in (
-            n for n in ast.walk(loop.iter) if isinstance(n, ast.Name) and n.id in lists.made
-        ):
-            model = context.source(lists.made[given.id][1])
-            edits.append(context.replace(given, f"{model}.parameters()"))
+        for given in ast.walk(loop.iter):
+            if isinstance(given, ast.Name) and given.id in lists.made:
+                model = context.source(lists.made[given.id][1])
+                edits.append(context.replace(given, f"{model}.parameters()"))
     tested = {test.left for test in lists.tests}
     edits += [context.replace(flat, new) for flat, new in lists.flat.items() if flat not in tested]
-    conjunctions = dict.fromkeys(file.parents[test] for test in lists.tests)
-    return [
-        *edits,
-        *(edit for each in conjunctions for edit in _without_tests(context, each, lists.tests)),
-    ]
+    for conjunction in dict.fromkeys(file.parents[test] for test in lists.tests):
+        edits += _without_tests(context, conjunction, lists.tests)
+    return edits
 
 
 def _without_tests(

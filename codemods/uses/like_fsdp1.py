@@ -41,14 +41,16 @@ def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
     call = statement.items[0].context_expr
     assert isinstance(call, ast.Call)
     model = keyword(call, "model", 0)
-    if model is None:
-        shards = None
-    else:
+    shards = None
+    if model is not None:
         shards = _root(statement, model)
     why = ""
     if shards:
         why = root.may_be_read(context, statement)
-    edits = lambda: _edits(context, statement, call, shards if why else None)  # noqa: E731
+    gathered = None
+    if why:
+        gathered = shards
+    edits = lambda: _edits(context, statement, call, gathered)  # noqa: E731
     yield Found(RULE, statement, Action.REWRITE, _MESSAGE, "like_fsdp1", edits, (), (call.func,))
     if why and shards is not None:
         yield Found(root.GATHERED, shards, Action.REWRITE, why, "fully_shard")

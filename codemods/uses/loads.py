@@ -8,6 +8,7 @@ from functools import partial
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import comments_between, indentation, newline, step
 from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.codemods.uses.options import is_typed
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
 
 _REMOVED = "Removed: `set_optimizer_state_dict` loads the states itself, so there is no result to load or to test."
@@ -75,7 +76,8 @@ def _reads_behind(context: Context, made: ast.stmt, name: ast.Name) -> list[ast.
     child: ast.AST = made
     for around in context.file.ancestors(made):
         if isinstance(around, ast.If) and child in around.body:
-            elsewhere.update(node for part in around.orelse for node in ast.walk(part))
+            for part in around.orelse:
+                elsewhere.update(ast.walk(part))
         child = around
     end = made.end_lineno or made.lineno
     reads = context.file.reads(name)
@@ -128,13 +130,7 @@ def _may_move(context: Context, around: ast.If, last: ast.stmt, load: ast.stmt) 
     if around.orelse and _is_elif(context, around.orelse[0]):
         return False
     between = comments_between(file, file.lines(around)[1], file.span(load)[0])
-    moves_itself = any(
-        "state_dict_type" in file.source(item.context_expr)
-        for each in file.ancestors(load)
-        if isinstance(each, ast.With)
-        for item in each.items
-    )
-    return load.lineno == load.end_lineno and not between and not moves_itself
+    return load.lineno == load.end_lineno and not between and not is_typed(file, load)
 
 
 def _is_elif(context: Context, statement: ast.stmt) -> bool:

@@ -8,9 +8,10 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses import clipping, no_sync
-from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS
 from fsdp_migrate.codemods.uses.guards import is_sharded
 from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
+from fsdp_migrate.codemods.uses.options import is_typed
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
@@ -56,18 +57,26 @@ def find(context: Context) -> Iterator[Found]:
             if name == "module" and _is_own_module(context, attribute):
                 yield _own_module(context, attribute)
             elif context.form != "torch":
-                whole = " The function sees whole parameters." if name == "apply" else ""
-                message = f"Unchanged: `fsdp_migrate.runtime` gives the model a `{name}` that does what FSDP1's did.{whole}"
+                message = f"Unchanged: `fsdp_migrate.runtime` gives the model a `{name}` that does what FSDP1's did."
+                if name == "apply":
+                    message += " The function sees whole parameters."
                 yield Found(rule, attribute, Action.RUNTIME, message)
-            elif name == "no_sync":
-                yield from no_sync.find(context, attribute)
-            elif name == "clip_grad_norm_":
-                yield from clipping.find(context, attribute)
-            elif name == "apply":
-                if not _is_gathered(context, attribute):
-                    yield Found(rule, attribute, Action.MANUAL, _APPLIED)
             else:
-                yield from _inner(context, attribute)
+                yield from _in_torch(context, attribute, rule)
+
+
+def _in_torch(context: Context, attribute: ast.Attribute, rule: Rule) -> Iterator[Found]:
+    """What a method becomes in torch's form."""
+    match attribute.attr:
+        case "no_sync":
+            yield from no_sync.find(context, attribute)
+        case "clip_grad_norm_":
+            yield from clipping.find(context, attribute)
+        case "apply":
+            if not _is_gathered(context, attribute):
+                yield Found(rule, attribute, Action.MANUAL, _APPLIED)
+        case _:
+            yield from _inner(context, attribute)
 
 
 def is_replaced(context: Context, attribute: ast.Attribute) -> bool:
@@ -87,7 +96,9 @@ def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
     if context.fsdp1(attribute.value) == CLASS:
         return context.form == "torch" and attribute.attr == "clip_grad_norm_"
     speaks = context.references or "like_fsdp1" in context.file.calls
-    methods = ("clip_grad_norm_", "no_sync") if speaks else ("clip_grad_norm_",)
+    methods = ["clip_grad_norm_"]
+    if speaks:
+        methods.append("no_sync")
     if context.form != "torch" or attribute.attr not in methods:
         return context.can_be_model(attribute.value)
     if context.can_be_model(attribute.value):
@@ -109,10 +120,10 @@ def _defines(program: Program, name: str) -> bool:
 
 def _is_gathered(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a use stands in a `with summon_full_params(...)`, of an earlier run or of the program's own."""
-    around = (n for n in context.file.ancestors(attribute) if isinstance(n, ast.With))
-    given = (item.context_expr for n in around for item in n.items)
-    calls = (each for each in given if isinstance(each, ast.Call))
-    return any(last_name(call.func) == "summon_full_params" for call in calls)
+    withs = [each for each in context.file.ancestors(attribute) if isinstance(each, ast.With)]
+    contexts = [item.context_expr for each in withs for item in each.items]
+    called = [last_name(each.func) for each in contexts if isinstance(each, ast.Call)]
+    return "summon_full_params" in called
 
 
 def _inner(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
@@ -128,7 +139,9 @@ def _inner(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     code = model
     if is_shared:
         code = f'getattr({model}, "module", {model})'
-    message = _OR_DDP if is_shared else _ITSELF
+    message = _ITSELF
+    if is_shared:
+        message = _OR_DDP
     edits = lambda: [context.replace(attribute, code)]  # noqa: E731
     yield Found(MODULE, attribute, Action.REWRITE, message, edits=edits)
 
@@ -151,33 +164,34 @@ def _own_module(context: Context, attribute: ast.Attribute) -> Found:
 
 
 def _have_own_modules(program: Program, form: str) -> bool:
-    files = [file for file in program.files if not is_test(file.path.as_posix())]
-    return any(
-        _has_own_module(cls)
-        for context in (Context(file, program, form=form) for file in files)
-        for construction in constructions(context)
-        for cls in classes_of_model(construction)
-    )
+    for file in program.files:
+        if is_test(file.path.as_posix()):
+            continue
+        for construction in constructions(Context(file, program, form=form)):
+            if any(map(_has_own_module, classes_of_model(construction))):
+                return True
+    return False
 
 
 def _has_own_module(cls: Definition) -> bool:
     """Whether a class sets or defines `module`."""
     file = cls.file
-    body = getattr(cls.node, "body", [])
-    defined = any(getattr(each, "name", "") == "module" for each in body)
-    return defined or any(
-        isinstance(each.ctx, ast.Store)
-        and last_name(each.value) == "self"
-        and file.enclosing_class(each) is cls.node
-        for each in file.attributes.get("module", ())
-    )
+    for each in cls.node.body:
+        match each:
+            case ast.FunctionDef(name="module") | ast.ClassDef(name="module"):
+                return True
+    for attribute in file.attributes.get("module", ()):
+        is_set = isinstance(attribute.ctx, ast.Store) and last_name(attribute.value) == "self"
+        if is_set and file.enclosing_class(attribute) is cls.node:
+            return True
+    return False
 
 
 def _is_guarded(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a test asks whether the model has a `module`, or is of DistributedDataParallel."""
     asked = f"hasattr({ast.unparse(attribute.value)}, '{attribute.attr}')"
-    tests = _tests_above(context, attribute)
-    return any(word in test for test in tests for word in (asked, *_DDP))
+    tests = "\n".join(_tests_above(context, attribute))
+    return any(word in tests for word in (asked, *_DDP))
 
 
 def _is_for_ddp_alone(test: str) -> bool:

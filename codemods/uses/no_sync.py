@@ -60,8 +60,10 @@ def shares_code_with_ddp(context: Context) -> bool:
 
 
 def _tests_for_ddp(file: File) -> bool:
-    tests = (call for call in file.calls.get("isinstance", ()) if len(call.args) == 2)
-    return any(last_name(each) in _OF_DDP for call in tests for each in ast.walk(call.args[1]))
+    for call in file.calls.get("isinstance", ()):
+        if len(call.args) == 2 and {*_OF_DDP} & {*map(last_name, ast.walk(call.args[1]))}:
+            return True
+    return False
 
 
 def _wraps_by_ddp(program: Program, path: Path) -> bool:
@@ -97,17 +99,18 @@ def find(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
         return
     call = context.call_of(attribute)
     model = context.source(attribute.value)
-    if call is not None:
-        new = f"no_sync({model})"
-    else:
+    new = f"no_sync({model})"
+    imports: tuple[Import, ...] = ()
+    if call is None:
         new = f"partial(no_sync, {model})"
+        imports = (Import("functools", "partial"),)
     yield Found(
         RULE,
         attribute,
         Action.REWRITE,
         _OWN,
         edits=lambda: [context.replace(call or attribute, new)],
-        imports=() if call is not None else (Import("functools", "partial"),),
+        imports=imports,
     )
     yield from own.define(context, RULE, code, attribute)
 
@@ -173,7 +176,8 @@ def _only_block(context: Context, target: ast.Name) -> tuple[ast.With, ast.expr]
 
 def _by_branch(context: Context, assign: ast.Assign, model: ast.expr) -> Manager | None:
     """The block below whose context a branch decides: `cm = nullcontext`, `if sharded and not last: cm = model.no_sync`."""
-    file, branch = context.file, context.file.parents[assign]
+    file = context.file
+    branch = context.file.parents[assign]
     match branch, assign.targets:
         case ast.If(test, [_], []), [ast.Name() as target]:
             found = _only_block(context, target)
@@ -249,12 +253,12 @@ def _run_instead(context: Context, block: ast.With, around: ast.AST) -> set[ast.
         if isinstance(branches, ast.If) and child in branches.body + branches.orelse:
             names = {n.id for n in ast.walk(branches.test) if isinstance(n, ast.Name)}
             is_constant = only_looks(branches.test) and not names & stores
+            other = branches.body
             if child in branches.body:
                 other = branches.orelse
-            else:
-                other = branches.body
-            for part in other if is_constant else ():
-                found.update(ast.walk(part))
+            if is_constant:
+                for part in other:
+                    found.update(ast.walk(part))
         child = branches
     return found
 

@@ -39,9 +39,10 @@ def by_hand(name: str) -> str:
     """What to write for a function of FSDP1's that is not translated where it stands."""
     if name in _BY_HAND:
         return _BY_HAND[name]
-    function = GET if name in _GETTING else SET
+    function = SET
     of = "model, optimizer, state"
     if name in _GETTING:
+        function = GET
         of = "model, optimizer"
     return f"FSDP2 has no such function. Use `{function}({of}, options=StateDictOptions(...))` of `{MODULE}`."
 

@@ -150,7 +150,8 @@ def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
         rank_0 = _FALSE
         if config is not None and not _is_none(config):
             offload, rank_0, is_known = _flags(context, config)
-            spent += [config] if is_known else []
+            if is_known:
+                spent.append(config)
         found.append(Setting(full, offload, rank_0, is_local(context, kind), config))
     own, optimizers = found
     if optimizers.config is None and own.rank_0 == _TRUE:
@@ -177,9 +178,12 @@ def _full(context: Context, kind: ast.expr) -> tuple[str, str | None]:
     if member is not None and member[0] == _KIND:
         if member[1] not in _KINDS:
             raise Untranslatable(f"FSDP2 has no `{member[1]}`. {_WRITE}")
-        return (_TRUE if member[1] == _FULL else _FALSE), None
+        if member[1] == _FULL:
+            return _TRUE, None
+        return _FALSE, None
     if isinstance(kind, ast.IfExp):
-        (one, _), (other, _) = _full(context, kind.body), _full(context, kind.orelse)
+        one, _ = _full(context, kind.body)
+        other, _ = _full(context, kind.orelse)
         return either(kind.test, one, other, context.source), None
     found = list(values(context.file, kind))
     if len(found) == 1 and found[0] is not kind:
@@ -187,7 +191,9 @@ def _full(context: Context, kind: ast.expr) -> tuple[str, str | None]:
         if isinstance(found[0], ast.IfExp) or (made is not None and made[0] == _KIND):
             return _full(context, found[0])
     spelled = _spelled(context)
-    return f"{ast.unparse(kind)} == {spelled or _KIND}.{_FULL}", "" if spelled else _KIND
+    if spelled:
+        return f"{ast.unparse(kind)} == {spelled}.{_FULL}", ""
+    return f"{ast.unparse(kind)} == {_KIND}.{_FULL}", _KIND
 
 
 def _spelled(context: Context) -> str:
@@ -207,9 +213,19 @@ def values(file: File, value: ast.expr) -> Iterator[ast.expr]:
         around = file.enclosing_class(value)
         stores = [a for a in file.attributes.get(value.attr, ()) if isinstance(a.ctx, ast.Store)]
         own = [a for a in stores if file.enclosing_class(a) is around]
-        found = [getattr(file.parents[store], "value", None) for store in own]
+        found = [_assigned(file.parents[store]) for store in own]
     given = [each for each in found if each is not None]
-    yield from given if given and len(given) == len(found) else [value]
+    if given and len(given) == len(found):
+        yield from given
+    else:
+        yield value
+
+
+def _assigned(statement: ast.AST) -> ast.expr | None:
+    """What an assignment gives."""
+    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        return statement.value
+    return None
 
 
 def _is_full(context: Context, config: ast.expr | None) -> bool:
@@ -238,13 +254,16 @@ def _flags(context: Context, config: ast.expr) -> tuple[str, str, bool]:
         if name in _CONFIGURATIONS:
             offload = keyword(config, _OFFLOAD, 0)
             rank_0 = keyword(config, _RANK_0, 1)
-            return (
-                _CONFIGURATIONS[name] if offload is None else ast.unparse(offload),
-                _FALSE if rank_0 is None else ast.unparse(rank_0),
-                True,
-            )
+            offload_code = _CONFIGURATIONS[name]
+            if offload is not None:
+                offload_code = ast.unparse(offload)
+            rank_0_code = _FALSE
+            if rank_0 is not None:
+                rank_0_code = ast.unparse(rank_0)
+            return offload_code, rank_0_code, True
     every = {_flags(context, each) for each in values(context.file, config) if each is not config}
-    uses = (use for flag in (_OFFLOAD, _RANK_0) for use in context.file.attributes.get(flag, ()))
+    attributes = context.file.attributes
+    uses = [*attributes.get(_OFFLOAD, ()), *attributes.get(_RANK_0, ())]
     if len(every) == 1 and all(isinstance(use.ctx, ast.Load) for use in uses):
         return every.pop()
     source = ast.unparse(config)
@@ -267,3 +286,10 @@ def _is_under_test(context: Context, node: ast.AST) -> bool:
     around = context.file.ancestors(node)
     tests = (each.test for each in around if isinstance(each, ast.If | ast.IfExp))
     return any(_FIRST.search(ast.unparse(test)) for test in tests)
+
+
+def is_typed(file: File, node: ast.AST) -> bool:
+    """Whether a node is in the context of a type of state dicts."""
+    withs = [each for each in file.ancestors(node) if isinstance(each, ast.With)]
+    contexts = [item.context_expr for each in withs for item in each.items]
+    return any("state_dict_type" in file.source(each) for each in contexts)

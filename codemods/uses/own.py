@@ -90,12 +90,9 @@ def _at_top(context: Context, node: ast.AST) -> ast.stmt:
 
 def _above(context: Context, statement: ast.stmt, code: str) -> Edit:
     """A function above a statement of a file's top, with two blank lines around it."""
-    file, end = context.file, newline(context.file)
+    file = context.file
+    end = newline(context.file)
     edit = insert_above(file, statement, in_steps(file, dedent(code)), None)
-    decorators = getattr(statement, "decorator_list", [])
-    if decorators:
-        start = file.lines(decorators[0])[0]
-        edit = edit._replace(start=start, end=start)
     above = NEWLINE.sub("\n", file.text[: edit.start])
     missing = 0
     if above:

@@ -34,11 +34,11 @@ _HALF = re.compile(
 def find(context: Context) -> Iterator[Found]:
     """The uses of `ShardedGradScaler`, and the calls of torch's where a program has no other."""
     references = [node for node, name in context.references.items() if name == _NAME]
-    calls = {
-        node: parent
-        for node in references
-        if isinstance(parent := context.file.parents[node], ast.Call) and parent.func is node
-    }
+    calls: dict[ast.expr, ast.Call] = {}
+    for node in references:
+        parent = context.file.parents[node]
+        if isinstance(parent, ast.Call) and parent.func is node:
+            calls[node] = parent
     for reference in references:
         call = calls.get(reference)
         if context.form == "torch":
@@ -54,10 +54,16 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, _PLAIN, Action.REWRITE)
-    # What this tool has moved has torch's in the place of the other.
+    yield from _without_other(context)
+
+
+def _without_other(context: Context) -> Iterator[Found]:
+    """Calls of torch's class where a program has no other. What this tool has moved has torch's in the place of the other."""
     is_own = context.program.once(_names_own)
     is_alone = not is_own and context.models.shards(context.file)
-    for scaler in context.file.calls.get("GradScaler", ()) if is_alone else ():
+    if not is_alone:
+        return
+    for scaler in context.file.calls.get("GradScaler", ()):
         of_torch = any(path.startswith("torch.") for path in context.dotted(scaler.func))
         if of_torch and not is_for_others(context.file, scaler):
             yield Found(RULE, scaler, Action.MANUAL, _ALONE)
@@ -86,8 +92,11 @@ def _by_torch(context: Context, reference: ast.expr, call: ast.Call | None) -> F
 
 def _plain(context: Context, reference: ast.expr, message: str, action: Action) -> Found:
     spelled = has_torch(context, reference)
-    name = "torch.amp.GradScaler" if spelled else "GradScaler"
-    imports = () if spelled else (Import("torch.amp", "GradScaler", reference),)
+    name = "GradScaler"
+    imports: tuple[Import, ...] = (Import("torch.amp", "GradScaler", reference),)
+    if spelled:
+        name = "torch.amp.GradScaler"
+        imports = ()
     return Found(
         RULE,
         reference,
@@ -121,7 +130,7 @@ def _reason(context: Context, call: ast.Call | None) -> str:
     texts = [file.text for file in context.program.files]
     if any(_IGNORED.search(text) for text in texts):
         return "it raises if some parameters are ignored by FSDP2 and others are DTensors"
-    if any(_HALF.search(text) for text in texts if any(word in text for word in _HALF_WORDS)):
+    if any(map(_is_in_half, texts)):
         return "it refuses gradients in float16"
     if any(_optimizes_others(context, file) for file in context.program.files):
         return "it raises if the optimizer also holds parameters that are not sharded"
@@ -136,10 +145,16 @@ def _optimizes_others(context: Context, file: File) -> bool:
     models = context.models
     # Sharded in place, whatever name the program has for the result.
     sharded = {ast.unparse(call.args[0]) for call in models.constructors(file) if call.args}
-    return any(
-        isinstance(around, ast.Call) and _OPTIMIZER.search(last_name(around.func))
-        for attribute in file.attributes.get("parameters", ())
-        if not models.can_hold(attribute.value, file)
-        if ast.unparse(attribute.value) not in sharded
-        for around in file.ancestors(attribute)
-    )
+    for attribute in file.attributes.get("parameters", ()):
+        model = attribute.value
+        if models.can_hold(model, file) or ast.unparse(model) in sharded:
+            continue
+        for around in file.ancestors(attribute):
+            if isinstance(around, ast.Call) and _OPTIMIZER.search(last_name(around.func)):
+                return True
+    return False
+
+
+def _is_in_half(text: str) -> bool:
+    """Whether a file speaks of float16; words are found faster than the pattern."""
+    return any(word in text for word in _HALF_WORDS) and _HALF.search(text) is not None

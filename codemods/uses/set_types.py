@@ -2,16 +2,22 @@
 
 import ast
 from collections.abc import Iterator
-from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.imports import spent
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
-from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_part, is_typed, use_of
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_part, use_of
 from fsdp_migrate.codemods.uses.once import assignment, repeated
-from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_local, settings
-from fsdp_migrate.codemods.uses.use import Use, imports, local_names, options_name, under
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_local, is_typed, settings
+from fsdp_migrate.codemods.uses.use import (
+    Use,
+    imports,
+    local_names,
+    options_name,
+    under,
+    with_options,
+)
+from fsdp_migrate.facts.file import File, values_given
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.findings import Action
 
@@ -42,7 +48,9 @@ def without(
         own, optimizers = settings(context, call)
         uses = list(_uses(context, statement, model, own, optimizers))
     except Untranslatable:
-        own = Setting(full="False" if is_local(context, _kind(call)) else "True")
+        own = Setting(full="True")
+        if is_local(context, _kind(call)):
+            own = Setting(full="False")
         uses = []
     if not uses and own.full != "False":
         yield Found(rule, attribute, Action.MANUAL, _BY_HAND)
@@ -65,12 +73,15 @@ def _rewritten(
     if options and all(_is_below(context.file, use.node, statement) for use in uses):
         name = options_name(context, call, under(names, options), uses[0].function)
         above = assignment(context, name, under(names, options), statement)
-        uses = [replace(use, options=name) if use.options == options else use for use in uses]
+        uses = with_options(uses, options, name)
     uses = [use.named(names) for use in uses]
-    gone = (call, *own.spent, *(use.node.func for use in uses))
+    gone = [call, *own.spent]
+    gone += [use.node.func for use in uses]
     left_over = spent(context, gone)
     action = Action.REWRITE
-    message = _AS_OPTION if uses else _SHARDS
+    message = _SHARDS
+    if uses:
+        message = _AS_OPTION
     if own.full != "False" and _others_ask(context, {*gone}):
         action = Action.MANUAL
         message = _ELSEWHERE
@@ -125,7 +136,8 @@ def _uses(
 
 
 def _asking(context: Context, region: list[ast.AST], model: ast.expr) -> Iterator[ast.Attribute]:
-    for node in (node for part in region for node in ast.walk(part)):
+    inside = [node for part in region for node in ast.walk(part)]
+    for node in inside:
         if not isinstance(node, ast.Attribute) or is_typed(context.file, node):
             continue
         call = context.call_of(node)
@@ -133,8 +145,8 @@ def _asking(context: Context, region: list[ast.AST], model: ast.expr) -> Iterato
             continue
         owner: ast.expr | None = node.value
         if node.attr in OPTIMIZER_STATES and context.fsdp1(node.value) == CLASS:
-            given = [*call.args, *(k.value for k in call.keywords)]
-            owner = next((each for each in given if is_part(each, model)), None)
+            parts = [each for each in values_given(call) if is_part(each, model)]
+            owner = next(iter(parts), None)
         elif node.attr not in OF_MODELS:
             continue
         if owner is not None and is_part(owner, model):

@@ -12,10 +12,11 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses import optimizer_states, set_types
 from fsdp_migrate.codemods.uses.blocks import rewritten, together
-from fsdp_migrate.codemods.uses.contexts import OF_MODELS, Block, is_typed, read
-from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_local
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS, Block, read
+from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_local, is_typed
 from fsdp_migrate.codemods.uses.untyped import OWN_NAMES, uses_without_type
 from fsdp_migrate.codemods.uses.use import imports, local_names, written
+from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
 from fsdp_migrate.facts.program import Program
@@ -140,7 +141,8 @@ def _set_types(context: Context) -> tuple[list[Found], set[ast.AST]]:
         elif context.form == "torch":
             own = list(set_types.without(context, SET_TYPE, attribute, call))
             found += own
-            gone.update(node for each in own for part in each.removed for node in ast.walk(part))
+            for part in [part for each in own for part in each.removed]:
+                gone.update(ast.walk(part))
             if is_flat and own[0].edits is not None:
                 found.append(Found(LOCAL, call, Action.MANUAL, _OLD_FILES))
         else:
@@ -188,7 +190,8 @@ def _is_around_others(context: Context, call: ast.Call) -> bool:
 
 def _is_known_to_torch(program: Program) -> bool:
     """Whether rank 0 of each model is rank 0 of all, and modules save parameters and buffers alone, by the texts of the run."""
-    calls = (call for file in program.files for call in models_of(program).constructors(file))
+    models = models_of(program)
+    calls = [call for file in program.files for call in models.constructors(file)]
     if program.has(_GROUPS) or any(map(_has_group_by_position, calls)):
         return False
     return not program.tree.having(OWN_NAMES)
@@ -228,7 +231,7 @@ def _local_types(context: Context) -> Iterator[Found]:
     for member in context.file.attributes.get("LOCAL_STATE_DICT", ()):
         place = context.file.parents[member]
         call = context.file.parents[place]
-        is_asked = isinstance(call, ast.Call) and getattr(call.func, "attr", "") in _TYPED
+        is_asked = isinstance(call, ast.Call) and last_name(call.func) in _TYPED
         if context.fsdp1(member.value) == "StateDictType" and not is_asked:
             if isinstance(place, ast.Assign | ast.AnnAssign | ast.arguments | ast.keyword):
                 if context.form == "torch":

@@ -108,9 +108,8 @@ def _without(context: Context, function: ast.expr, call: ast.Call | None) -> Ite
         edits = lambda: [context.remove_or_pass(empty)]  # noqa: E731
         yield Found(SUMMON, empty, Action.REWRITE, _EMPTY, edits=edits, removed=(function,))
         return
-    if call is None:
-        model = None
-    else:
+    model = None
+    if call is not None:
         model = keyword(call, "module", 0)
     if call is None or model is None:
         yield Found(SUMMON, function, Action.MANUAL, _BY_HAND)
@@ -130,11 +129,14 @@ def _without(context: Context, function: ast.expr, call: ast.Call | None) -> Ite
     if _needs_gradients(context, call, block, reads):
         yield Found(SUMMON, function, Action.MANUAL, _GRADIENTS)
         return
+    message = _CALLED
+    if reads:
+        message = _READS
     yield Found(
         SUMMON,
         block,
         Action.REWRITE,
-        _READS if reads else _CALLED,
+        message,
         construct=shortened(context.source(call)),
         edits=lambda: _edits(context, block, call, reads),
         imports=_imports(reads, function),

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.constructor.rows import are_mixed
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found, Import, Rule
-from fsdp_migrate.codemods.uses.contexts import OF_MODELS, is_typed, setting
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS, setting
 from fsdp_migrate.codemods.uses.guards import is_sharded
-from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable
+from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, is_typed
 from fsdp_migrate.codemods.uses.use import Use, imports, local_names, written
 from fsdp_migrate.facts.file import File, words_in
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
@@ -31,8 +31,10 @@ def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
     """`model.state_dict()` and `model.load_state_dict(state)` where no type is set, and whether torch's function takes their
     place; none where a type may be set elsewhere."""
     reach = context.program.reach.of(context.file.path)
-    if not any(context.program.once(_sets_for_others, path) for path in reach):
-        for use in (each for name in OF_MODELS for each in context.file.attributes.get(name, ())):
+    if any(context.program.once(_sets_for_others, path) for path in reach):
+        return
+    for name in OF_MODELS:
+        for use in context.file.attributes.get(name, ()):
             if not is_typed(context.file, use) and context.can_be_model(use.value):
                 yield use, _is_saved(context, use) or _load(context, use) is not None
 
@@ -92,7 +94,9 @@ def _called(context: Context, node: ast.AST) -> frozenset[str]:
 
 def uses_without_type(context: Context, rule: Rule) -> Iterator[Found]:
     """The whole state dicts that are saved at once, and those that a model loads under a test for FSDP, in torch's form."""
-    for attribute, is_replaced in untyped(context) if context.form == "torch" else ():
+    if context.form != "torch":
+        return
+    for attribute, is_replaced in untyped(context):
         load = _load(context, attribute)
         if load is not None:
             yield _loaded(context, rule, load)

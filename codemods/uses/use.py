@@ -75,7 +75,9 @@ class Use:
 
     def behind(self, rule: Rule, of: ast.AST) -> Iterator[Found]:
         """The findings at the load behind it, which changes with another construct."""
-        for statement, message in self.loads.changed if self.loads is not None else ():
+        if self.loads is None:
+            return
+        for statement, message in self.loads.changed:
             yield Found(rule, statement, Action.REWRITE, message, of=of)
 
     @property
@@ -86,7 +88,8 @@ class Use:
 
     def write(self, context: Context, changed: "Statement", moved: int = 0) -> None:
         """Writes the call of torch's function, in a statement whose lines move to the left."""
-        file, statement = context.file, context.file.statement(self.node)
+        file = context.file
+        statement = context.file.statement(self.node)
         start, end = file.span(self.node)
         line_start = file.line_starts[self.node.lineno - 1]
         line_end = file.lines(self.node)[1]
@@ -94,7 +97,8 @@ class Use:
         line = context.line_length - len(indentation(file, statement)) + moved
         room = context.line_length - (start - line_start + behind) + moved
         changed.lose([each for each in comments_between(file, start, end) if is_directive(each)])
-        room = line if self.loads is not None else room
+        if self.loads is not None:
+            room = line
         written, above = self._with_short_options(context, room, line)
         if self.loads is not None:
             code = above + written._code(context, room, line)
@@ -148,7 +152,7 @@ class Use:
         node: ast.AST = self.node
         for parent in context.file.ancestors(node):
             if isinstance(parent, ast.stmt):
-                is_value = getattr(parent, "value", None) is node
+                is_value = isinstance(parent, _WITH_VALUE) and parent.value is node
                 return node is not self.node and is_value
             if isinstance(parent, ast.IfExp | ast.BoolOp | ast.Lambda | ast.NamedExpr):
                 return False
@@ -171,13 +175,28 @@ def written(context: Context, use: Use) -> list[Edit]:
     return [*changed.edits(), *(make() for make in behind)]
 
 
+_WITH_VALUE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr
+
+
 def local_names(context: Context, uses: Iterable[Use], at: ast.AST) -> dict[str, str]:
     """The names by which a place calls torch's functions and options: `torch_` in front of one that means something else."""
     names = {}
     for name in sorted({name for use in uses for name in use.imports} | {OPTIONS}):
         means_it = context.means(name, at, f"{MODULE}.{name}")
-        names[name] = name if means_it else context.free(f"torch_{name}", at)
+        names[name] = name
+        if not means_it:
+            names[name] = context.free(f"torch_{name}", at)
     return names
+
+
+def with_options(uses: Iterable[Use], options: str, name: str) -> list[Use]:
+    """The uses with a variable for the options that several have."""
+    found = []
+    for use in uses:
+        if use.options == options:
+            use = replace(use, options=name)
+        found.append(use)
+    return found
 
 
 def imports(uses: Iterable[Use], names: Mapping[str, str], at: ast.AST) -> tuple[Import, ...]:
@@ -185,8 +204,10 @@ def imports(uses: Iterable[Use], names: Mapping[str, str], at: ast.AST) -> tuple
     needed = sorted({name for use in uses for name in use.imports})
     found = []
     for name in needed:
-        local = names[name]
-        found.append(Import(MODULE, name if local == name else f"{name} as {local}", at))
+        if names[name] == name:
+            found.append(Import(MODULE, name, at))
+        else:
+            found.append(Import(MODULE, f"{name} as {names[name]}", at))
     return tuple(found)
 
 

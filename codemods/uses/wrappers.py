@@ -11,6 +11,7 @@ from enum import Enum
 
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import Models
+from fsdp_migrate.facts.nodes import name_around
 from fsdp_migrate.facts.origins import Origin, of_assigned, stored
 from fsdp_migrate.facts.scopes import Opaque, Parameter
 
@@ -114,7 +115,8 @@ class Walks:
                 yield name in _ALL
             case ast.List(items) | ast.Tuple(items) | ast.Set(items):
                 unpacked = [each.value for each in items if isinstance(each, ast.Starred)]
-                yield from (self.are_all(each, file) for each in unpacked)
+                for each in unpacked:
+                    yield self.are_all(each, file)
                 if len(unpacked) < len(items):
                     yield False
             case ast.Dict():
@@ -123,7 +125,8 @@ class Walks:
                 for value, other, _ in self._values(iterable, file):
                     yield self.are_all(value, other)
             case _:
-                yield from (self.are_all(each, file) for each in _with_the_same_items(iterable))
+                for each in _with_the_same_items(iterable):
+                    yield self.are_all(each, file)
 
     def _values(self, variable: ast.Name | ast.Attribute, file: File) -> Iterator[Origin]:
         """What a name or an attribute can be bound to."""
@@ -137,42 +140,61 @@ class Walks:
     def selects(self, test: ast.expr, file: File, expected: bool = True) -> Selects:
         """What a test that meets both selects; `expected` is its answer for a wrapper."""
         condition, expected = _condition(file, test, expected)
-        own = Selects.UNITS if expected else Selects.OTHERS
         parent = file.parents[condition]
         match parent:
             case ast.If() if condition is parent.test:
                 return _selected(file, parent, expected)
             case ast.IfExp() if condition is parent.test:
-                wrapper, other = parent.body, parent.orelse
-                if not expected:
-                    wrapper, other = other, wrapper
-                return _of_two(not _is_nothing(wrapper), not _is_nothing(other))
+                has_body = not _is_nothing(parent.body)
+                has_else = not _is_nothing(parent.orelse)
+                if expected:
+                    return _of_two(has_body, has_else)
+                return _of_two(has_else, has_body)
             case ast.Return() | ast.Lambda():
                 return self._of_calls(parent, file, expected)
             case ast.Assign([ast.Name() as name]):
-                found = {self.selects(read, file, expected) for read in file.reads(name)}
-                return Selects.UNITS if found <= {Selects.UNITS} else Selects.BOTH
+                return _of_all([self.selects(read, file, expected) for read in file.reads(name)])
             case ast.Assert() | ast.While():
                 return Selects.UNITS
-            case ast.comprehension() | ast.ListComp():
-                return own
-            case ast.GeneratorExp():  # all(not isinstance(...)): a wrapper decides
-                return Selects.UNITS if last_name(_caller(file, parent)) == "all" else own
-        return Selects.UNITS if expected else Selects.BOTH
+            case ast.GeneratorExp() if last_name(_caller(file, parent)) == "all":
+                return Selects.UNITS  # all(not isinstance(...)): a wrapper decides
+            case ast.comprehension() | ast.ListComp() | ast.GeneratorExp():
+                return _where(expected)
+        if expected:
+            return Selects.UNITS
+        return Selects.BOTH
 
     def _of_calls(self, result: ast.Return | ast.Lambda, file: File, expected: bool) -> Selects:
         """What a function that returns the answer is used to select."""
-        function = result if isinstance(result, ast.Lambda) else file.function(result)
-        own = Selects.UNITS if expected else Selects.OTHERS
+        name = ""
+        function: ast.AST | None = result
+        if isinstance(result, ast.Return):
+            function = file.function(result)
+            name = name_around(file, result)
         if function is None or any(self._calls_with_all(f, file) for f in _uses(file, function)):
-            return own
-        found = [
-            self.selects(call, other, expected)
-            for other, call in self.models.program.calls(getattr(function, "name", ""))
-            if any(self._meets(each, call, other) for each in call.args)
-        ]
+            return _where(expected)
+        found = []
+        for other, call in self.models.program.calls(name):
+            if any(self._meets(each, call, other) for each in call.args):
+                found.append(self.selects(call, other, expected))
         # One function cannot have two meanings, and a call in another file cannot lose its test here.
-        return own if {*found} <= {Selects.UNITS} else Selects.BOTH
+        if _of_all(found) is Selects.UNITS:
+            return _where(expected)
+        return Selects.BOTH
+
+
+def _where(expected: bool) -> Selects:
+    """What is selected where a test has the answer for a wrapper, or the other one."""
+    if expected:
+        return Selects.UNITS
+    return Selects.OTHERS
+
+
+def _of_all(found: Sequence[Selects]) -> Selects:
+    """What several places select together."""
+    if {*found} <= {Selects.UNITS}:
+        return Selects.UNITS
+    return Selects.BOTH
 
 
 def _merged(answers: Iterable[bool | None]) -> bool | None:
@@ -234,7 +256,10 @@ def _descends(file: File, function: ast.FunctionDef | ast.AsyncFunctionDef, test
 
 def _is_own(function: ast.expr) -> bool:
     """`walk(child)` and `self.walk(child)`, and not `model.train()` in a function `train`."""
-    return isinstance(function, ast.Name) or last_name(getattr(function, "value", None)) == "self"
+    match function:
+        case ast.Name() | ast.Attribute(value=ast.Name(id="self")):
+            return True
+    return False
 
 
 def _condition(file: File, test: ast.expr, expected: bool) -> tuple[ast.expr, bool]:
@@ -282,7 +307,8 @@ def _behind(file: File, statement: ast.stmt) -> Iterator[ast.stmt]:
     while not isinstance(node, ast.For | ast.While | ast.FunctionDef | ast.Module):
         if isinstance(node, ast.stmt):
             block = file.block(node)
-            yield from block[block.index(node) + 1 :] if block else ()
+            if block:
+                yield from block[block.index(node) + 1 :]
         node = file.parents[node]
 
 
