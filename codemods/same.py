@@ -249,7 +249,7 @@ def _same_branches(after: _After, branches: ast.If) -> _Repeat | None:
 
 def _has_long_strings(code: str) -> bool:
     """Whether a string of some code goes on in the next line, where it would be indented otherwise."""
-    strings = (n for n in ast.walk(parsed(code)) if isinstance(n, ast.Constant | ast.JoinedStr))
+    strings = [n for n in ast.walk(parsed(code)) if isinstance(n, ast.Constant | ast.JoinedStr)]
     return any(node.end_lineno != node.lineno for node in strings)
 
 

@@ -69,7 +69,7 @@ def uncommitted(files: Iterable[Path]) -> list[Path]:
 def _differing(root: Path, files: list[Path]) -> Iterator[Path]:
     """The files of a repository whose content is no blob of the last commit under their name."""
     answer = _git(root, "ls-tree", "-r", "-z", "HEAD") or b""
-    entries = (entry.partition(b"\t") for entry in answer.split(b"\0") if entry)
+    entries = [entry.partition(b"\t") for entry in answer.split(b"\0") if entry]
     blobs = {os.fsdecode(name): about.split(b" ")[-1].decode() for about, _, name in entries}
     for file in files:
         name = os.path.relpath(os.path.realpath(file), os.path.realpath(root))

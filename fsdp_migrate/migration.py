@@ -291,7 +291,7 @@ def _changes_settings(found: Found) -> bool:
 
 def _is_written(edits: Sequence[Edit], taken: Sequence[Edit]) -> bool:
     """Whether edits that were taken before have written the same, in code that they put in another place."""
-    pieces = (_on_one_line(edit.text) for edit in edits)
+    pieces = [_on_one_line(edit.text) for edit in edits]
     around = [
         [
             _on_one_line(other.text)

@@ -70,7 +70,7 @@ class Report:
     @property
     def rewritten(self) -> list[Change]:
         """The changes of the program itself, without copies of the runtime, by path."""
-        changes = (change for change in self.changes if change.path.parent not in self.vendored)
+        changes = [change for change in self.changes if change.path.parent not in self.vendored]
         return sorted(changes, key=lambda change: change.path)
 
     @property

@@ -105,8 +105,13 @@ def _moving(context: Context) -> list[ast.Attribute]:
 
 def _home(context: Context, node: ast.AST) -> ast.stmt | None:
     """The function around a node, else its loop."""
-    loops = (each for each in context.file.ancestors(node) if isinstance(each, ast.For | ast.While))
-    return context.file.function(node) or next(loops, None)
+    function = context.file.function(node)
+    if function is not None:
+        return function
+    for around in context.file.ancestors(node):
+        if isinstance(around, ast.For | ast.While):
+            return around
+    return None
 
 
 def _each(context: Context) -> Iterator[Found]:

@@ -237,7 +237,7 @@ def _running_parts(file: File) -> Iterator[str]:
             continue
         parts = {_part(each) for each in ast.walk(methods["__init__"])}
         for name, method in methods.items():
-            calls = (each.func for each in ast.walk(method) if isinstance(each, ast.Call))
+            calls = [each.func for each in ast.walk(method) if isinstance(each, ast.Call)]
             called = {each.attr for each in calls if isinstance(each, ast.Attribute)}
             if not name.startswith("_") and name != "forward" and called & parts - methods.keys():
                 yield name

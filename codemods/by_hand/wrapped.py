@@ -48,7 +48,7 @@ def find(context: Context) -> Iterator[Found]:
                     yield Found(RULE, call, Action.MANUAL, text)
     for test in file.calls.get("isinstance", ()):
         if len(test.args) == 2 and wrapped.is_inside(test.args[0], file):
-            classes = (node for node in ast.walk(test.args[1]) if isinstance(node, ast.expr))
+            classes = [node for node in ast.walk(test.args[1]) if isinstance(node, ast.expr)]
             if any(context.fsdp1(each) == CLASS for each in classes):
                 text = _TESTED.format(context.source(test.args[0]))
                 yield Found(RULE, test, Action.MANUAL, text)

@@ -158,7 +158,8 @@ class Choice:
 def is_for_hybrid_shard(choice: Choice) -> bool:
     """Whether the mesh that is given is made for HYBRID_SHARD alone, and None for any other strategy."""
     construction = choice.construction
-    file, mesh = construction.context.file, construction.value("device_mesh")
+    file = construction.context.file
+    mesh = construction.value("device_mesh")
     if not isinstance(mesh, ast.Name):
         return False
     bindings = file.bindings(mesh)

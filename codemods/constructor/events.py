@@ -189,7 +189,7 @@ class Events:
         """The functions of the program that a call may run; for a method of some object, those of its name."""
         called = self.models.origins.called(call, file)
         if called is not None and isinstance(called.node, ast.ClassDef):
-            inits = (each for each in called.node.body if isinstance(each, ast.FunctionDef))
+            inits = [each for each in called.node.body if isinstance(each, ast.FunctionDef)]
             return tuple(Definition(called.file, e) for e in inits if e.name == "__init__")
         if called is not None:
             if isinstance(called.node, FUNCTIONS):

@@ -343,7 +343,7 @@ def _has_own_edits(construction: Construction) -> bool:
 
 def _parameter(construction: Construction) -> str:
     """The parameter of a function that shards, of a name that no argument reads."""
-    values = (each.value for each in construction.arguments if each.name != "module")
+    values = [each.value for each in construction.arguments if each.name != "module"]
     read = {node.id for value in values for node in ast.walk(value) if isinstance(node, ast.Name)}
     return next(name for name in ("model", "root", "network") if name not in read)
 

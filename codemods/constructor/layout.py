@@ -87,7 +87,7 @@ def place_of(construction: Construction) -> Place | None:
 def _has_sibling(context: Context, statement: ast.stmt, call: ast.Call) -> bool:
     """Return whether a statement has another constructor, as in `FSDP(a) if large else FSDP(b)`."""
     own = {*ast.walk(call), *context.file.ancestors(call)}
-    others = (node for node in ast.walk(statement) if node not in own)
+    others = [node for node in ast.walk(statement) if node not in own]
     return any(
         isinstance(node, ast.Call) and context.references.get(node.func) == CLASS for node in others
     )

@@ -102,8 +102,10 @@ def _booleans(context: Context, strategies: Strategies) -> Iterator[Found]:
                 seen.add(name)
                 edits = lambda name=name, new=new: [context.replace(name, new)]  # noqa: E731
                 found = Found(sharding.DYNAMIC, name, Action.REWRITE, freed.message, "", edits)
-                removed = [getattr(name, "annotation", None)]
-                yield found._replace(removed=tuple(filter(None, removed)), of=own)
+                removed: tuple[ast.AST, ...] = ()
+                if isinstance(name, ast.arg) and name.annotation is not None:
+                    removed = (name.annotation,)
+                yield found._replace(removed=removed, of=own)
 
 
 def _call_of(context: Context, value: ast.expr) -> ast.Call | None:

@@ -291,7 +291,7 @@ def _names_in(program: Program, paths: frozenset[str]) -> frozenset[str]:
             found.update(map(bytes.decode, _WORD.findall(program.tree.data(path))))
         elif (file := program.load(path)) is not None:
             found.update(file.loads, file.attributes)
-            texts = (each.value for each in file.of(ast.Constant))
+            texts = [each.value for each in file.of(ast.Constant)]
             found.update(text for text in texts if isinstance(text, str))
     return frozenset(found)
 

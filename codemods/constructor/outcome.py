@@ -41,7 +41,7 @@ class Form:
 
 def has_another(context: Context, call: ast.Call) -> bool:
     """Whether FSDP1's class is named inside of a call, too: as in `FSDP(Net(FSDP(part)))`."""
-    inside = (node for node in ast.walk(call) if node is not call.func)
+    inside = [node for node in ast.walk(call) if node is not call.func]
     return any(isinstance(n, ast.expr) and context.references.get(n) == CLASS for n in inside)
 
 

@@ -58,5 +58,5 @@ def _reads_count(function: _Function) -> bool:
         others = function.args.kwarg.arg
     positional = [*function.args.posonlyargs, *function.args.args]
     names = {_COUNT, "unwrapped_params", others, *(each.arg for each in positional[2:])}
-    read = (node for node in ast.walk(function) if isinstance(node, ast.Name))
+    read = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
     return any(node.id in names for node in read)

@@ -29,7 +29,7 @@ def call(
         return f"{name}({', '.join(arguments)})"
     if len(step) + len(inside) <= line:
         return f"{name}(\n{step}{', '.join(arguments)}\n)"
-    rows = (_row(each, known, line - len(step), step) for each in arguments)
+    rows = [_row(each, known, line - len(step), step) for each in arguments]
     return f"{name}(\n{''.join(rows)})"
 
 

@@ -186,12 +186,12 @@ class Statement:
 
         def change(updated: Any) -> Any:
             arguments = [*updated.args]
-            later = (
+            later = [
                 place
                 for place, each in enumerate(arguments)
                 if each.star or (each.keyword is not None and each.keyword.value in before)
-            )
-            place = next(later, len(arguments))
+            ]
+            place = min(later, default=len(arguments))
             new = cst.Arg(
                 keyword=cst.Name(name),
                 value=cst.parse_expression(value),

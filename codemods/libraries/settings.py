@@ -89,7 +89,7 @@ def find(context: Context) -> Iterator[Found]:
         yield from _of_environment(context)
     yield from reader.strategies()
     for literal in file.of(ast.Dict):
-        keys = (key.value for key in literal.keys if isinstance(key, ast.Constant))
+        keys = [key.value for key in literal.keys if isinstance(key, ast.Constant)]
         if any(str(key).startswith("fsdp") for key in keys):
             yield from reader.section(literal)
 
@@ -128,7 +128,7 @@ def is_accelerates(context: Context) -> bool:
 
 def _variables(file: File) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
     """What is set under a name: `env[name] = value`, `setdefault(name, value)`, `{name: value}`, `update(name=value)`."""
-    stored = ((each, each.targets[0], each.value) for each in file.of(ast.Assign))
+    stored = [(each, each.targets[0], each.value) for each in file.of(ast.Assign)]
     for at, to, value in stored:
         if isinstance(to, ast.Subscript):
             yield (at, to.slice, value)

@@ -206,9 +206,9 @@ class Prepared(Models):
         else:
             makers = []
         classes = [each.func for each in makers if isinstance(each, ast.Call)]
-        annotated = (
+        annotated = [
             b.argument.annotation for b in file.bindings(owner) if isinstance(b, Parameter)
-        )
+        ]
         classes += [each for each in annotated if isinstance(each, ast.expr)]
         for cls in classes:
             if any(map(_is_of_trainer, self.program.dotted(cls, file))):

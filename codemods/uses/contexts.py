@@ -238,7 +238,7 @@ def _is_new(context: Context, state: ast.expr) -> bool:
     bindings = context.file.bindings(root)
     if not bindings or not all(isinstance(each, Assigned) for each in bindings):
         return False
-    made = (each.value for each in bindings if isinstance(each, Assigned) and not each.path)
+    made = [each.value for each in bindings if isinstance(each, Assigned) and not each.path]
     is_made_here = all(isinstance(value, ast.Call | ast.Dict | ast.DictComp) for value in made)
     end = state.end_lineno or state.lineno
     if isinstance(root, ast.Name):

@@ -33,7 +33,7 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _asks_units(context: Context, statement: ast.With) -> bool:
-    inside = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+    inside = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
     return any(f"{RUNTIME}.units" in context.dotted(call.func) for call in inside)
 
 
@@ -65,7 +65,7 @@ def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
 def _has_units_in_low_precision(statement: ast.With) -> bool:
     """Whether a loop shards units by a policy of precision."""
     inside = [*ast.walk(statement)]
-    keywords = (each.arg for each in inside if isinstance(each, ast.keyword))
+    keywords = [each.arg for each in inside if isinstance(each, ast.keyword)]
     return any(isinstance(each, ast.For) for each in inside) and "mp_policy" in keywords
 
 

@@ -234,11 +234,11 @@ def _may_set(context: Context, manager: Manager, model: ast.expr) -> bool:
         return not any(isinstance(node, _LEAVES) for node in inside)
     around: ast.AST = context.file.function(manager.block) or context.file.tree
     instead = _run_instead(context, manager.block, around)
-    calls = (
+    calls = [
         node
         for node in ast.walk(around)
         if isinstance(node, ast.Call) and node not in inside and node not in instead
-    )
+    ]
     return not any("backward" in last_name(call.func) for call in calls)
 
 

@@ -136,7 +136,7 @@ def _is_read_as_shards(context: Context, state: ast.expr) -> bool:
         bindings = context.file.bindings(root)
     else:
         bindings = []
-    values = (each.value for each in bindings if isinstance(each, Assigned))
+    values = [each.value for each in bindings if isinstance(each, Assigned)]
     return any("load_sharded_optimizer_state_dict" in ast.unparse(value) for value in values)
 
 

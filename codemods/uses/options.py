@@ -137,7 +137,8 @@ def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
     full, used = _full(context, kind)
     given = [keyword(call, name, position) for name, position, _ in _GIVEN]
     if full not in (_TRUE, _FALSE) and any(_is_full(context, each) for each in given):
-        full, used = _TRUE, None
+        full = _TRUE
+        used = None
     spent: list[ast.AST] = [call.func]
     imports: list[Import] = []
     if used is None:
@@ -198,7 +199,7 @@ def _full(context: Context, kind: ast.expr) -> tuple[str, str | None]:
 
 def _spelled(context: Context) -> str:
     """How the file writes FSDP1's enum; "" where it does not."""
-    nodes = (node for node, name in context.references.items() if name == _KIND)
+    nodes = [node for node, name in context.references.items() if name == _KIND]
     return next((ast.unparse(node) for node in nodes), "")
 
 
@@ -228,15 +229,17 @@ def _assigned(statement: ast.AST) -> ast.expr | None:
     return None
 
 
+_WHOLE = ("FullStateDictConfig", "FullOptimStateDictConfig")
+
+
 def _is_full(context: Context, config: ast.expr | None) -> bool:
     """Whether a configuration is one of whole state dicts: with another type FSDP1 raised."""
     if config is None:
         return False
-    names = [
-        context.fsdp1(each.func) if isinstance(each, ast.Call) else None
-        for each in values(context.file, config)
-    ]
-    return set(names) <= {"FullStateDictConfig", "FullOptimStateDictConfig"}
+    for each in values(context.file, config):
+        if not isinstance(each, ast.Call) or context.fsdp1(each.func) not in _WHOLE:
+            return False
+    return True
 
 
 def _flags(context: Context, config: ast.expr) -> tuple[str, str, bool]:
@@ -284,7 +287,7 @@ def is_for_rank_0(context: Context, call: ast.expr) -> bool:
 
 def _is_under_test(context: Context, node: ast.AST) -> bool:
     around = context.file.ancestors(node)
-    tests = (each.test for each in around if isinstance(each, ast.If | ast.IfExp))
+    tests = [each.test for each in around if isinstance(each, ast.If | ast.IfExp)]
     return any(_FIRST.search(ast.unparse(test)) for test in tests)
 
 

@@ -222,7 +222,7 @@ def under(names: Mapping[str, str], options: str) -> str:
 def options_name(context: Context, at: ast.AST, code: str, function: str) -> str:
     """The name of options in a function, which has another one for each."""
     names = context.program.kept.setdefault("names of options", {})
-    functions = (n for n in context.file.ancestors(at) if isinstance(n, ast.FunctionDef))
+    functions = [n for n in context.file.ancestors(at) if isinstance(n, ast.FunctionDef)]
     outermost = [*functions][-1:]
     own = names.setdefault(f"{context.file.path}:{[each.lineno for each in outermost]}", {})
     if code not in own:

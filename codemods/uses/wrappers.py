@@ -234,7 +234,7 @@ def _uses(file: File, function: ast.AST) -> Sequence[ast.expr]:
 
 
 def _takes_children(iterable: ast.expr) -> bool:
-    names = (last_name(node) for node in ast.walk(iterable))
+    names = [last_name(node) for node in ast.walk(iterable)]
     return any(name in ("children", "named_children", "_modules") for name in names)
 
 

@@ -108,7 +108,7 @@ class _Items:
                 raise Unreadable("a tensor's shape or dtype is not that of the index")
             return found
 
-        filled = (box for box in boxes if math.prod(box[1]))
+        filled = [box for box in boxes if math.prod(box[1])]
         return in_parts(shape, dtype, (Part(b, functools.partial(chunk, *b)) for b in filled))
 
 

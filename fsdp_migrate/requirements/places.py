@@ -102,5 +102,5 @@ def _included(file: str, kind: str, is_excluded: Callable[[str], bool]) -> dict[
             names = _INCLUDED.findall(stream.read())
     except OSError:
         return {}
-    paths = (os.path.normpath(os.path.join(os.path.dirname(file), name)) for name in names)
+    paths = [os.path.normpath(os.path.join(os.path.dirname(file), name)) for name in names]
     return {path: kind for path in paths if os.path.isfile(path) and not is_excluded(path)}

@@ -88,7 +88,7 @@ Shown = Iterator[tuple[str, dict[str, Any]]]
 
 def _shown(first: Difference, original: Run, migrated: Run, buffers: str) -> Shown:
     ranks = [*zip(original.ranks, migrated.ranks, strict=False)]
-    pairs = (zip(one.loss_steps, other.loss_steps, strict=False) for one, other in ranks)
+    pairs = [zip(one.loss_steps, other.loss_steps, strict=False) for one, other in ranks]
     if any(one != other for one, other in chain.from_iterable(pairs)):
         yield "number of optimizer steps", {}
     if first.what in _CAUSES:

@@ -87,7 +87,10 @@ class Comparison:
 
 def compare(original: Run, migrated: Run, tolerance: float | None = None) -> Comparison:
     """Compare two runs of one program; a tolerance of 0 asks for the same bits, None for what the dtypes can tell."""
-    losses, norms = (floor(d) if tolerance is None else tolerance for d in original.dtypes)
+    if tolerance is None:
+        losses, norms = map(floor, original.dtypes)
+    else:
+        losses = norms = tolerance
     ranks = list(zip(original.ranks, migrated.ranks, strict=False))
     differences = [*_norms(original, migrated, max(norms, NORM_TOLERANCE))]
     if len(original.ranks) != len(migrated.ranks):

@@ -292,8 +292,10 @@ def _free_memory() -> int:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return 0
-    free = (line.split()[1] for line in lines if line.startswith("MemAvailable"))
-    return 1024 * int(next(free, "0"))
+    for line in lines:
+        if line.startswith("MemAvailable"):
+            return 1024 * int(line.split()[1])
+    return 0
 
 
 def _never(compared: Sequence[str], verdict: Verdict) -> Iterator[str]:

@@ -226,7 +226,7 @@ def _share(words: str, before: list[str], after: str, ranks: int) -> str:
     new = abs(_value(after))
     whole = all(_is_whole(number) for number in (*before, after))
     if len(olds) == 1:
-        parts = (count for count in range(2, ranks + 1) if ranks % count == 0)
+        parts = [count for count in range(2, ranks + 1) if ranks % count == 0]
         counts = any(_near(olds[0] * count, new) for count in parts)
     else:
         counts = _near(sum(olds), new)

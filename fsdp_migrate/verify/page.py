@@ -75,7 +75,7 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     if cause := verdict.cause:
         yield f"<p><b>Cause: {escape(cause.title)}.</b> {escape(cause.advice)}</p>"
     yield from where_page.links(verdict.where)
-    items = (f"<li>{escape(text)}</li>" for text in [*verdict.remarks, *verdict.seen()])
+    items = [f"<li>{escape(text)}</li>" for text in [*verdict.remarks, *verdict.seen()]]
     yield f"<ul>{''.join(items)}</ul>"
 
 
@@ -266,7 +266,7 @@ def _diff(lines: list[str]) -> Iterator[str]:
     # A span is a block: a line break between two would show as an empty line.
     kind = {"+": "add", "-": "del"}.get
     shown = lines[:_DIFF_LINES]
-    spans = (f'<span class="{kind(line[:1], "")}">{escape(line)}</span>' for line in shown)
+    spans = [f'<span class="{kind(line[:1], "")}">{escape(line)}</span>' for line in shown]
     yield f"<pre>{''.join(spans)}</pre></details>"
     if len(lines) > len(shown):
         yield f"<p>{len(lines) - len(shown)} more lines are left out.</p>"

@@ -127,7 +127,7 @@ class Run:
     @property
     def said(self) -> list[dict[str, str]]:
         """What the runtime warned of on any rank, once a place and rule."""
-        told = (each for rank in self.ranks for each in rank.said)
+        told = [each for rank in self.ranks for each in rank.said]
         return [*{(each["place"], each["code"]): each for each in told}.values()]
 
     def at(self, place: Callable[[str], str]) -> Run:

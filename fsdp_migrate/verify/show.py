@@ -64,7 +64,7 @@ def _color(verdict: Verdict) -> str:
 
 def _say_row(row: Row, err: bool) -> None:
     """Print a row of the table of losses, in yellow where the programs are apart."""
-    cells = (cell.rjust(width) for cell, width in zip(row, (8, 14, 14, 12), strict=True))
+    cells = [cell.rjust(width) for cell, width in zip(row, (8, 14, 14, 12), strict=True)]
     if row[3] in ("0", "…", _HEADER[3]):
         say("".join(cells), err)
     else:
@@ -137,9 +137,9 @@ def markdown(verdict: Verdict, name: str) -> str:
         lines += [f"**Cause:** {escaped(cause.title)}. {escaped(cause.advice)}", ""]
     lines += ["| | original | migrated |", "|---|---:|---:|"]
     lines += [f"| {' | '.join(row)} |" for row in verdict.costs]
-    ran = (
+    ran = [
         f"{k}: {v}" for k, v in verdict.environment.items() if k in ("commit", "date", "command")
-    )
+    ]
     lines += [f"- differs at {escaped(str(found))}" for found in verdict.where]
     found = [*verdict.seen(), *verdict.remarks, *ran]
     return "\n".join([*lines, "", *(f"- {escaped(text)}" for text in found), ""])

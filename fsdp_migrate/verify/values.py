@@ -114,11 +114,11 @@ def first_differences(
                 if text := _odd(one, others[name], tolerance):
                     yield name, text
 
-    torn = (
+    torn = [
         (name, f"rank {one} and rank {other} do not hold the same")
         for name, (one, other) in migrated.torn.items()
         if name not in original.torn
-    )
+    ]
     odd = differing(original.parameters, migrated.parameters)
     yield from _at_start("first parameters", -1, odd)
     yield from _at_start("first parameters of the ranks", -1, torn)

@@ -56,7 +56,7 @@ def document(title: str, style: str, body: Iterable[str]) -> str:
 
 def render_html(report: Report, steps: Sequence[tuple[str, str]]) -> str:
     """The whole page."""
-    changed = (shown_path(change.path) for change in report.rewritten)
+    changed = [shown_path(change.path) for change in report.rewritten]
     paths = sorted({*changed, *(finding.path for finding in report.findings)})
     lines = [line for path in paths for line in _section(path, report)]
     head = f"<p>{escape(summary(report))}</p>"

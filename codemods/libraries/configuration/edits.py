@@ -136,7 +136,7 @@ class _Writer:
         if quote in ("'", '"'):
             name = f"{quote}{key}{quote}"
         if style == "block" and isinstance(value, Dictionary):
-            inner = (f"{self.newline}{indent}  {k}: {_literal(v, style)}" for k, v in value.items())
+            inner = [f"{self.newline}{indent}  {k}: {_literal(v, style)}" for k, v in value.items()]
             return f"{name}:{''.join(inner)}"
         return f"{name}: {_literal(value, style)}"
 
