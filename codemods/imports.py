@@ -14,6 +14,7 @@ from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, is_private
 from fsdp_migrate.facts.scopes import Defined, Imported, Scope, Variable
 from fsdp_migrate.findings import Action
 
+_SIBLINGS = "torch.distributed."
 _OF_CONTEXTS = ("functools", "contextlib", "fsdp_migrate")
 
 
@@ -109,6 +110,10 @@ def _beside(
             reversed(above or standard), None
         )  # without one it stands in front of all others
     near = [node for node in head if isinstance(node, ast.ImportFrom) == bool(need.name)]
+    siblings = [node for node in near if module_of(node).startswith(_SIBLINGS)]
+    if need.name and need.module.startswith(_SIBLINGS) and siblings:
+        above = [node for node in siblings if module_of(node) < need.module]
+        return above[-1] if above else siblings[0]
     of_package = [node for node in near if module_of(node).split(".")[0] in ("torch", top)]
     if not need.name and not of_package:  # in front of what is imported from its modules
         below = [node for node in head if module_of(node).split(".")[0] == top]

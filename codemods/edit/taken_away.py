@@ -8,16 +8,20 @@ from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import File
 
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+")
+_STRATEGY = re.compile(r"shard|\bzero[- ]?[0-3]\b", re.IGNORECASE)
 _EMPTY = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))+")
 
 
 def drop_statement(file: File, statement: ast.stmt) -> Edit:
-    """Removes a statement, and the comments above it that name what it defines; `pass` keeps a block that had no other.
+    """Removes a statement, and the comments behind and above it that name what it defines, or a strategy.
 
-    Its other comments stay, and those above it where other code follows without an empty line: they may be about that, too.
+    `pass` keeps a block that had no other statement. Its other comments stay, and those above it where other code follows
+    without an empty line: they may be about that, too.
     """
     start, end = file.lines(statement)
-    edit = remove_statement(file, statement)
+    remark = comments(file.text[file.span(statement)[1] : end])
+    is_about = _names(statement, remark) or any(map(_STRATEGY.search, remark))
+    edit = remove_statement(file, statement, keeps_remark=not is_about)
     below = _EMPTY.match(file.text, end)
     above = _above(file, statement)
     is_followed = below is None and end < len(file.text)
@@ -26,7 +30,7 @@ def drop_statement(file: File, statement: ast.stmt) -> Edit:
     begins = start - sum(len(line) for line in above)
     if below is not None:
         end = below.end()
-    return Edit(begins, end, "", tuple(comments("".join(above))))
+    return Edit(begins, end, "", (*comments("".join(above)), *edit.lost))
 
 
 def drop_with_comments(file: File, statement: ast.stmt, about: re.Pattern[str]) -> Edit:

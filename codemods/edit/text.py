@@ -173,15 +173,19 @@ def replace_statement(
     return Edit(start, end, made.removeprefix(indent).rstrip("\r\n"))
 
 
-def remove_statement(file: File, statement: ast.stmt) -> Edit:
+def remove_statement(file: File, statement: ast.stmt, *, keeps_remark: bool = True) -> Edit:
     """Removes a statement and its lines; its comments stay, and `pass` replaces the only statement of a block.
 
     Of empty lines above and below it the longer side stays; of a file's or block's first statement, none.
+
+    Args:
+        keeps_remark: whether the comment behind its end stays as well.
     """
     start, end = file.lines(statement)
+    last = end if keeps_remark else file.span(statement)[1]
     indent = indentation(file, statement)
     end_of_line = newline(file)
-    kept = [indent + comment for comment in comments_between(file, start, end)]
+    kept = [indent + comment for comment in comments_between(file, start, last)]
     if len(file.block(statement)) == 1 and not isinstance(file.parents[statement], ast.Module):
         kept.append(f"{indent}pass")
     below = _EMPTY_LINES.match(file.text, end)
@@ -190,7 +194,8 @@ def remove_statement(file: File, statement: ast.stmt) -> Edit:
         above = _EMPTY_LINES_ABOVE.search(file.text[:start])
         if above:
             kept = [""] * max(0, _count(below[0]) - _count(above[0]))
-    return Edit(start, end, "".join(line + end_of_line for line in kept))
+    lost = tuple(comments_between(file, last, end))
+    return Edit(start, end, "".join(line + end_of_line for line in kept), lost)
 
 
 def _count(lines: str) -> int:

@@ -145,3 +145,37 @@ def test_a_setting_that_another_file_reads_is_not_listed(
 
 def test_nothing_is_listed_where_the_interface_stays(tmp_path: Path) -> None:
     assert "FSDP022" not in {each.code for each in analysed(tmp_path, FLAGS, "bridge").findings}
+
+
+def test_an_import_stands_beside_others_of_its_package(tmp_path: Path) -> None:
+    """Not below the last import of torch, where the file is not sorted."""
+    text = """\
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        import torch.nn as nn
+        from torch.utils.data import DataLoader
+        from torch.utils.tensorboard import SummaryWriter
+
+        model = FSDP(nn.Linear(8, 8), process_group=dist.new_group([0, 1]))
+        """
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert (
+        "import torch.distributed as dist\nfrom torch.distributed.device_mesh import DeviceMesh\n"
+        "from torch.distributed.fsdp import fully_shard\n"
+    ) in after
+
+
+def test_the_comment_behind_a_statement_is_removed_with_it(tmp_path: Path) -> None:
+    text = """\
+        import torch.nn as nn
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+        # How the model is trained
+        strategy = ShardingStrategy.FULL_SHARD  # for ZeRO 3
+        model = FSDP(nn.Linear(8, 8), sharding_strategy=strategy)
+        """
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert "ZeRO" not in after
+    assert "# How the model is trained\n" in after
+    assert "strategy" not in after

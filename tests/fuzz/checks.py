@@ -173,6 +173,7 @@ def _lines(text: str) -> list[str]:
 # Of what goes without a trace: arguments that have no effect, or None.
 _GOING = re.compile(
     r"type:|noqa|orig|limit|gather|prefetch|backward|forward|offload|precision|policy|sync|device|init|ignored"
+    r"|shard|zero"
 )
 
 
