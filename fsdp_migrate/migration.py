@@ -18,6 +18,7 @@ from fsdp_migrate.codemods.uses.guards import stays_fsdp1
 from fsdp_migrate.codemods.without_use import without_use
 from fsdp_migrate.facts.file import File, place_of
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.uncalled import why_uncalled
 from fsdp_migrate.facts.unreached import why_not
 from fsdp_migrate.findings import Action, Finding, Problem, Severity
 from fsdp_migrate.report import Change
@@ -189,7 +190,9 @@ class _File:
     def unless_passed(self, found: Found) -> Found:
         """A finding, which is not left to the user where nothing that it is about gets."""
         if found.action is Action.MANUAL:
-            why = why_not(self.context.file, found.node, self.context.target)
+            file = self.context.file
+            why = why_not(file, found.node, self.context.target)
+            why = why or why_uncalled(self.context.program, file, found.node)
             if why:
                 return found._replace(action=Action.RUNTIME, message=why)
             return found
