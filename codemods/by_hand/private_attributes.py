@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.by_hand.private_modules import FLAT, LAZY_INIT
 from fsdp_migrate.codemods.context import Context, also
 from fsdp_migrate.codemods.registry import codemod
-from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.codemods.uses import handles
 from fsdp_migrate.facts.file import File, values_given
 from fsdp_migrate.facts.names import CLASS
@@ -68,6 +68,7 @@ _MOVES = (
     "Moves FSDP1's flat parameters to another device, and raises: FSDP2 has none. "
     'Replace all that is done with handles here by `model.to("cpu")` or `model.to("cuda")`.'
 )
+_FREED = "Replaced by a loop over the unit's parameters, after `reshard()`, which frees the gathered ones."
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
 _LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
@@ -170,6 +171,10 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
             message = f"Raises, because FSDP2 has no handles. Use `{code}`, which frees the same parameters."
             yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
         return
+    freeing = _freeing(context, attribute)
+    if freeing is not None and context.plain:
+        yield _freed(context, freeing, attribute)
+        return
     likely = name in _UNMISTAKABLE or (name in _LIKELY and _speaks(context))
     is_self = isinstance(owner, ast.Name) and owner.id == "self"
     may_be_meant = (
@@ -245,6 +250,36 @@ def _reshard(context: Context, attribute: ast.Attribute) -> ast.Call | None:
     if frees:
         return call
     return None
+
+
+def _freeing(context: Context, attribute: ast.Attribute) -> ast.Expr | None:
+    """The statement `_free_storage(unit._handle.flat_param.data)` around `unit._handle`, in which a test shows the unit."""
+    file = context.file
+    statement = file.statement(attribute)
+    match statement:
+        case ast.Expr(
+            ast.Call(
+                ast.Name("_free_storage"),
+                [ast.Attribute(ast.Attribute(ast.Attribute() as handle, "flat_param"), "data")],
+                [],
+            )
+        ) if handle is attribute and isinstance(handle.value, ast.Name):
+            if _is_tested(context, attribute) and context.is_alone(statement):
+                return statement
+    return None
+
+
+def _freed(context: Context, statement: ast.Expr, handle: ast.Attribute) -> Found:
+    """The finding that frees the memory of a unit's parameters, gathered ones and shards."""
+    unit = context.source(handle.value)
+    name = context.local("param", statement)
+    code = (
+        f"{unit}.reshard()\nfor {name} in {unit}.parameters():\n    if isinstance({name}, DTensor):\n"
+        f"        _free_storage({name}.to_local())"
+    )
+    need = Import("torch.distributed.tensor", "DTensor", handle)
+    edits = lambda: [context.replace_statement(statement, code)]  # noqa: E731
+    return Found(ATTRIBUTE, handle, Action.REWRITE, _FREED, "._handle", edits, (need,))
 
 
 def _flat_names(context: Context) -> Iterator[Found]:
