@@ -34,6 +34,11 @@ _BY_HAND = {
     "rekey_optim_state_dict": "FSDP2 has no such function: states always use parameter names as keys. Remove this call."
 }
 
+_OF_SHARDS = (
+    " But `load_sharded_optimizer_state_dict` gives it tensors of a former class, for which `optimizer.step()` raises. "
+    "Instead, fill `{key: get_optimizer_state_dict(model, optimizer)}` by `torch.distributed.checkpoint.load`."
+)
+
 
 def by_hand(name: str) -> str:
     """What to write for a function of FSDP1's that is not translated where it stands."""
@@ -98,12 +103,11 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     model, optimizer = (_given(call, name, each) for each in ("model", "optim"))
     if state is None or model is None or optimizer is None:
         return None
-    if name == "flatten_sharded_optim_state_dict":
+    is_of_shards = name == "optim_state_dict_to_load" and _is_read_as_shards(context, state)
+    if name == "flatten_sharded_optim_state_dict" or is_of_shards:
         setting = replace(setting, full="False")
     elif name != "optim_state_dict_to_load":
         setting = replace(setting, full="True")
-    elif _is_read_as_shards(context, state):
-        setting = replace(setting, full="False")
     if setting.full != "False" and is_side_by_side(context):
         return None
     parts = {"_model": model, "_optimizer": optimizer, "_state": state}
@@ -111,6 +115,8 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     has_none = setting.full != "False" and _has_no_states(context, optimizer)
     if has_none:
         message += _NO_STATES
+    if is_of_shards:
+        message += _OF_SHARDS
     use = Use(
         call,
         SET,
@@ -118,7 +124,7 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
         parts,
         message,
         setting.to_set(),
-        needs_user=has_none,
+        needs_user=has_none or is_of_shards,
     )
     statement = context.file.statement(call)
     match statement:

@@ -640,7 +640,11 @@ def load(model, optimizer, reader):
     {indent}states = FSDP.optim_state_dict_to_load(model, optimizer, saved["optimizer"])
     optimizer.load_state_dict(states)
 """
-    after = analysed(tmp_path, text, "torch").after["train.py"]
+    program = analysed(tmp_path, text, "torch")
+    after = program.after["train.py"]
     assert '    set_optimizer_state_dict(model, optimizer, saved["optimizer"])\n' in after
     assert "load_state_dict(states)" not in after
     assert "FSDP." not in after
+    # Run on two ranks: the optimizer takes such tensors, and its next step raises.
+    (own,) = [each for each in program.findings if "load_sharded" in each.message]
+    assert (own.action, own.severity) == (Action.MANUAL, Severity.RAISES)
