@@ -85,9 +85,10 @@ def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
         ast.unparse(node) for node in (value, *(end.node for end in construction.flow(value).ends))
     )
     synchronized = construction.value("sync_module_states")
-    # For a model on the CPU that raised.
+    # For a model on the CPU that raised, so of several devices it is another one.
     is_synchronized = synchronized is not None and construction.constant(synchronized) is True
-    if "device('cuda')" in text or ("cpu" in text and not is_synchronized):
+    may_be_cpu = "cpu" in text and not (is_synchronized and "cuda" in text)
+    if "device('cuda')" in text or may_be_cpu:
         # Without an index it is the current one; a CPU is none to be made current.
         if not isinstance(value, ast.Call):
             device = construction.text(value)

@@ -758,6 +758,13 @@ def test_each_argument_has_a_finding(name: str) -> None:
     assert [each for each in found if each.action != "runtime"] == []
 
 
+def test_a_cpu_is_not_made_current() -> None:
+    call = "FSDP(model, device_id=torch.device('cpu'), sync_module_states=True)"
+    _, after = analyse(f"{HEAD}model = {call}\n", "torch")
+    assert "fully_shard(model" in after
+    assert "set_device" not in after
+
+
 def test_device_0_is_a_device() -> None:
     report, _ = analyse(f"{HEAD}model = FSDP(model, device_id=0, param_init_fn=f)\n")
     said = [each.message for each in report.findings if each.code == "FSDP207"]
