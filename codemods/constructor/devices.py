@@ -81,13 +81,13 @@ def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
             "Removed: `fully_shard` moves each unit to the current device, "
             "and the program already sets that."
         )
-    text = " ".join(
-        ast.unparse(node) for node in (value, *(end.node for end in construction.flow(value).ends))
-    )
+    ends = [ast.unparse(end.node) for end in construction.flow(value).ends]
+    text = " ".join([ast.unparse(value), *ends])
     synchronized = construction.value("sync_module_states")
     # For a model on the CPU that raised, so of several devices it is another one.
     is_synchronized = synchronized is not None and construction.constant(synchronized) is True
-    may_be_cpu = "cpu" in text and not (is_synchronized and "cuda" in text)
+    is_cpu = all("cpu" in each for each in ends)
+    may_be_cpu = "cpu" in text and (is_cpu or not is_synchronized)
     if "device('cuda')" in text or may_be_cpu:
         # Without an index it is the current one; a CPU is none to be made current.
         if not isinstance(value, ast.Call):
