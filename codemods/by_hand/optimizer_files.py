@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.by_hand.kept_states import kept_states
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
@@ -50,7 +51,11 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _calls(context: Context, name: str) -> Iterator[tuple[ast.Attribute, ast.Call, list[ast.Call]]]:
-    """A method of an optimizer, its calls, and all calls of the function around, unless that converts the states."""
+    """A method of an optimizer, its calls, and all calls of the function around, unless that converts the states.
+
+    Nor those of states that the program keeps in memory.
+    """
+    kept = kept_states(context)
     for attribute in context.file.attributes.get(name, ()):
         call = context.file.parents[attribute]
         if not isinstance(call, ast.Call) or not _is_optimizer(context, attribute.value):
@@ -58,7 +63,7 @@ def _calls(context: Context, name: str) -> Iterator[tuple[ast.Attribute, ast.Cal
         around = context.file.function(call) or context.file.tree
         used = [node for node in ast.walk(around) if isinstance(node, ast.Call)]
         is_converted = any(last_name(each.func) in _CONVERTED for each in used)
-        if not is_converted and not is_known_as_whole(context, call):
+        if not (is_converted or call in kept or is_known_as_whole(context, call)):
             yield attribute, call, used
 
 

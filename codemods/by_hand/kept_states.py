@@ -1,0 +1,118 @@
+"""States of an optimizer that a program keeps in memory and loads again, as those of its best step: no file has them."""
+
+import ast
+from collections.abc import Iterator
+
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.scopes import Assigned, Parameter
+from fsdp_migrate.facts.values import within
+
+_COPIES = frozenset({"copy", "deepcopy", "dict", "get", "pop"})
+_WRITES = ("save", "dump", "send")
+
+
+def kept_states(context: Context) -> set[ast.Call]:
+    """The calls of a file that take or load such states: what is loaded was taken by this program, and is not saved."""
+    found: set[ast.Call] = set()
+    for call in context.file.calls.get("load_state_dict", ()):
+        if call.args:
+            states = _Origins(context).of(call.args[0], context.file)
+            if states.taken and not states.is_open and not _are_saved(context, states.taken):
+                found |= {call, *states.taken}
+    return found
+
+
+def _are_saved(context: Context, states: set[ast.Call]) -> bool:
+    """Whether the program writes one of them to a file, or sends it."""
+    return any(
+        states & _Origins(context).of(value, file).taken
+        for name in _WRITES
+        for file, call in context.program.calls(name)
+        for value in call.args
+    )
+
+
+class _Origins:
+    """Where states come from, followed back.
+
+    Attributes:
+        taken: the calls of `state_dict` that they come from.
+        is_open: whether they can come from elsewhere, as from a file.
+    """
+
+    def __init__(self, context: Context, seen: frozenset[ast.AST] = frozenset()) -> None:
+        self._context = context
+        self._seen = {*seen}
+        self.taken: set[ast.Call] = set()
+        self.is_open = False
+
+    def of(self, value: ast.expr, file: File) -> "_Origins":
+        """Follow a value of a file."""
+        if value in self._seen or isinstance(value, ast.Constant):
+            return self
+        self._seen.add(value)
+        if isinstance(value, ast.Call) and last_name(value.func) == "state_dict":
+            self.taken.add(value)
+        elif isinstance(value, ast.Dict | ast.Tuple | ast.List):
+            self._of_parts(value, file)
+        elif not self._all(self._before(value, file)):
+            self.is_open = True
+        return self
+
+    def _all(self, values: Iterator[tuple[File, ast.expr]]) -> bool:
+        """Follow values; False if there are none."""
+        found = list(values)
+        for file, value in found:
+            self.of(value, file)
+        return bool(found)
+
+    def _of_parts(self, whole: ast.Dict | ast.Tuple | ast.List, file: File) -> None:
+        """Follow those parts that are states: the others are steps, losses and the like."""
+        parts = whole.values if isinstance(whole, ast.Dict) else whole.elts
+        for part in parts:
+            origins = _Origins(self._context, frozenset(self._seen)).of(part, file)
+            if origins.taken:
+                self.taken |= origins.taken
+                self.is_open |= origins.is_open
+
+    def _before(self, value: ast.expr, file: File) -> Iterator[tuple[File, ast.expr]]:
+        """The values that a value is made of; none where that is not known."""
+        if isinstance(value, ast.Subscript | ast.NamedExpr):
+            yield file, value.value
+        elif isinstance(value, ast.Name | ast.Attribute):
+            yield from _stored(value, file)
+            if isinstance(value, ast.Name):
+                yield from self._bound(value, file)
+        elif isinstance(value, ast.Call):
+            if last_name(value.func) in _COPIES:
+                owner = [value.func.value] if isinstance(value.func, ast.Attribute) else []
+                yield from ((file, each) for each in value.args[:1] or owner)
+            made = self._context.models.called(value, file)
+            for returned in made.file.of(ast.Return) if made is not None else ():
+                if returned.value is not None and made.file.function(returned) is made.node:
+                    yield made.file, returned.value
+
+    def _bound(self, name: ast.Name, file: File) -> Iterator[tuple[File, ast.expr]]:
+        for binding in file.bindings(name):
+            if isinstance(binding, Assigned):
+                yield file, binding.value
+            elif isinstance(binding, Parameter):
+                yield from self._context.models.arguments(binding.function, binding, file)
+
+
+def _stored(value: ast.Name | ast.Attribute, file: File) -> Iterator[tuple[File, ast.expr]]:
+    """What is put into an attribute or a dictionary of that name: `self.best = x`, `best["optimizer"] = x`."""
+    for assign in (*file.of(ast.Assign), *file.of(ast.AnnAssign)):
+        targets = assign.targets if isinstance(assign, ast.Assign) else [assign.target]
+        for target in targets if assign.value is not None else ():
+            paths = [((n,), each) for n, each in enumerate(getattr(target, "elts", ()))]
+            for path, each in paths or [((), target)]:
+                owner = each.value if isinstance(each, ast.Subscript) else each
+                if not isinstance(each, ast.Name) and last_name(owner) == last_name(value):
+                    yield file, within(assign.value, path)[0]
+    for name in ("append", "update"):
+        for call in file.calls.get(name, ()):
+            owner = getattr(call.func, "value", call)
+            if last_name(owner) == last_name(value):
+                yield from ((file, each) for each in call.args)

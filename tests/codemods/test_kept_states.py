@@ -1,0 +1,99 @@
+"""States of an optimizer that a program keeps in memory are the same under FSDP2; what a file holds is not (FSDP336)."""
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed
+
+HEAD = """\
+import copy
+
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+"""
+MAIN = """\
+def main(kept):
+    model = FSDP(build(), use_orig_params=True)
+    optimizer = torch.optim.AdamW(model.parameters())
+"""
+CLASS = """\
+class Best:
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer, self.best = model, optimizer, None
+
+    def keep(self):
+        states = self.model.state_dict(), self.optimizer.state_dict()
+        self.best = copy.deepcopy(states)
+
+    def restore(self):
+        self.model.load_state_dict(self.best[0])
+        self.optimizer.load_state_dict(self.best[1])
+
+
+"""
+FUNCTIONS = """\
+def snapshot(model, optimizer):
+    return copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+
+
+def restore(model, optimizer, kept):
+    model.load_state_dict(kept[0])
+    optimizer.load_state_dict(kept[1])
+
+
+"""
+DICTIONARY = """\
+def keep(best, optimizer, step):
+    best["optimizer"] = copy.deepcopy(optimizer.state_dict())
+    best["step"] = step
+
+
+def restore(best, optimizer):
+    optimizer.load_state_dict(best["optimizer"])
+
+
+"""
+KEPT = {
+    "a class": f"{CLASS}{MAIN}    best = Best(model, optimizer)\n",
+    "functions": f"{FUNCTIONS}{MAIN}    restore(model, optimizer, snapshot(model, optimizer))\n",
+    "a dictionary": f"{DICTIONARY}{MAIN}    keep({{}}, optimizer, 1)\n    restore({{}}, optimizer)\n",
+    "a loop": f"""\
+{MAIN}    for x in data():
+        loss = model(x).sum()
+        if loss < 1:
+            kept = {{"optimizer": copy.deepcopy(optimizer.state_dict()), "loss": loss.item()}}
+        loss.backward()
+        optimizer.step()
+    optimizer.load_state_dict(kept["optimizer"])
+""",
+}
+OTHERS = {
+    "saved": f"""\
+{CLASS}{MAIN}    best = Best(model, optimizer)
+    best.keep()
+    torch.save(best.best, "best.pt")
+""",
+    "loaded": KEPT["a class"].replace("optimizer, None", 'optimizer, torch.load("best.pt")'),
+    "open": KEPT["functions"].replace("snapshot(model, optimizer))", "kept)"),
+}
+
+
+def found(folder: Path, program: str) -> set[int]:
+    return {
+        each.line
+        for each in analysed(folder, HEAD + program).findings
+        if each.code == "FSDP336" and "optimizer." in each.construct
+    }
+
+
+@pytest.mark.parametrize("program", KEPT.values(), ids=KEPT)
+def test_states_that_stay_in_memory_are_not_reported(tmp_path: Path, program: str) -> None:
+    assert not found(tmp_path, program)
+
+
+@pytest.mark.parametrize("program", OTHERS.values(), ids=OTHERS)
+def test_states_that_a_file_holds_are_reported(tmp_path: Path, program: str) -> None:
+    assert found(tmp_path, program)
