@@ -11,6 +11,7 @@ from fsdp_migrate.verify.where.mapping import Mapping
 from fsdp_migrate.verify.where.rows import units, update
 from fsdp_migrate.verify.where.runs import compare
 from fsdp_migrate.verify.where.traces import Frame, Row
+from fsdp_migrate.verify.where.weights import add_up
 
 from .test_where_search import found, places
 from .traced import trace
@@ -229,6 +230,29 @@ def test_another_object_has_no_parts_of_the_one_before() -> None:
     values = {"model": "module Net", "model.training": "True"}
     update(values, {"model": "module FSDP(Net)"})
     assert values == {"model": "module FSDP(Net)"}
+
+
+SETTINGS = """\
+class Settings:
+    def __init__(self, weights):
+        self.weights = weights
+
+
+settings = Settings("WEIGHTS")
+print("trains")
+"""
+
+
+def test_settings_may_be_called_weights(tmp_path: Path) -> None:
+    programs = [
+        trace(SETTINGS.replace("WEIGHTS", weights), tmp_path / weights)
+        for weights in ("7,5", "7,25")
+    ]
+    one, other = (traces.read(program.source) for program in programs)
+    for each in (one, other):
+        add_up(each)
+    (line,) = compare(Mapping(*programs), one, other, frozenset())
+    assert str(line.pairs[0]) == "weights of __init__: original '7,5', migrated '7,25'"
 
 
 def test_copies_of_weights_in_low_precision() -> None:

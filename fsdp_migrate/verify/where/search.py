@@ -367,7 +367,7 @@ def _is_known(scope: Scope, a: Unit, b: Unit, name: str) -> bool:
     """Whether a variable differs as it must, for there are other parameters under FSDP1, or copies of them."""
     old = scope.old[name]
     new = scope.new[name]
-    if name.endswith(".weights") and same_but_for_copies(old, new):
+    if name.endswith(".<weights>") and same_but_for_copies(old, new):
         return True
     if scope.frame.name == "<genexpr>" and not a.key[1]:
         return True  # one of many values: what the expression makes of them counts

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from fsdp_migrate.verify.where.traces import Row, Trace, below
 
-SUFFIXES = (".weights", ".gradients")
+SUFFIXES = (".<weights>", ".<gradients>")
+"""Names of no attribute: a program may have `args.weights`."""
+
 UNREDUCED = "unreduced"
 """The form of gradients that are not the ranks' sum yet."""
 

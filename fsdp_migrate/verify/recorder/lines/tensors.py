@@ -104,8 +104,8 @@ class Tensors:
             yield "requires_grad", "all"
         weights, gradients = self._weights.of(module)
         if weights:
-            yield "weights", weights
-            yield "gradients", gradients
+            yield "<weights>", weights
+            yield "<gradients>", gradients
 
     def fields(self, module: nn.Module) -> dict[str, Any]:
         """The attributes, buffers and parameters of a module of the program itself."""
