@@ -79,6 +79,18 @@ walk(model)
 """
 
 
+SKIPS = """\
+for name, p in model.named_parameters():
+    if p.grad is None:
+        continue
+    name = name.strip()
+    assert name
+    total = total + 1
+rate = 1 / total
+"""
+END = '["return", 1, 7, {"rate": "0.5"}]'
+
+
 def written(text: str, rows: tuple[list[str], list[str]], folder: Path) -> list[Line]:
     """The lines that differ of a program, of whose runs each has written these rows."""
     programs, runs = [], []
@@ -99,6 +111,24 @@ def test_where_the_code_is_another_the_next_line_is_no_difference(tmp_path: Path
     one = text.replace("N", "2", 1).replace("WORD", "a = 1")
     other = text.replace("N", "1", 1).replace("WORD", "a = 10 - 9")
     assert places(found(one, other, tmp_path / "other")) == [1]
+
+
+def test_rounds_that_a_rank_without_a_part_leaves_early(tmp_path: Path) -> None:
+    """The rounds behind belong together all the same, and a loss of one of them is named."""
+    rows: tuple[list[str], list[str]] = [], []
+    for lines in rows:
+        lines.append('["call", 1, 0, 0, 1, "<module>", {"total": "1"}]')
+        for name in "abcde":
+            is_left = lines is rows[0] and name in "ac"
+            part = f"~part of a flat parameter ({0 if is_left else 4},)"
+            form = part if lines is rows[0] else "~DTensor (4,)"
+            lines.append(f'["line", 1, 1, {{"name": "\'{name}\'", "p": "{form}"}}]')
+            lines += (f'["line", 1, {n}, {{}}]' for n in ((2, 3) if is_left else (2, 4, 5, 6)))
+        lines.append('["line", 1, 1, {}]')
+    assert written(SKIPS, ([*rows[0], END], [*rows[1], END]), tmp_path / "same") == []
+    other = END.replace("0.5", "0.7")
+    (line,) = written(SKIPS, ([*rows[0], END], [*rows[1], other]), tmp_path / "other")
+    assert (line.line, str(line.pairs[0])) == (7, "rate: original 0.5, migrated 0.7")
 
 
 def test_what_is_random_taints_nothing(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """The search for the lines that differ, on programs without torch: what is reported, what comes from it, and what is noise."""
 
+import importlib.util
+import time
 from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.verify.launch import RECORDER
 from fsdp_migrate.verify.where import traces
 from fsdp_migrate.verify.where.forms import Grade, grade, only_numbers
 from fsdp_migrate.verify.where.lines import MOST, Line, shortened
@@ -138,6 +141,23 @@ def test_after_the_limit_of_lines_nothing_is_compared(tmp_path: Path) -> None:
     old, new = text.replace("WORD", "'a'"), text.replace("WORD", "'b'")
     assert places(found(old, new, tmp_path / "all")) == [4]
     assert found(old, new, tmp_path / "some", lines=50) == []
+
+
+def test_a_journal_says_that_a_limit_ended_it_and_counts_no_waiting(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("journal", RECORDER / "lines" / "journal.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    journal = module.Journal(str(tmp_path), 3, 0.2)
+    for _ in range(2):
+        journal.write("line", 1, 1, {})
+        time.sleep(0.3)
+    (ran,) = traces.read(tmp_path).values()
+    assert not ran.cut
+    journal.write("line", 1, 1, {})
+    (ended,) = traces.read(tmp_path).values()
+    assert (ended.cut, ended.limited) == (True, True)
 
 
 def test_at_most_ten_lines(tmp_path: Path) -> None:

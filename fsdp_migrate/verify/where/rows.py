@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from fsdp_migrate.verify.where.traces import Frame, Row
 
@@ -73,24 +74,37 @@ def _extend(unit: Unit, row: Row) -> None:
     unit.children.extend(row.children)
 
 
-def rejoin(a: list[Unit], i: int, b: list[Unit], j: int) -> tuple[int, int]:
-    """The next places at which both lists go on alike, with as few rows left out as possible; their ends if there are none."""
-    places: dict[Key, list[int]] = {}
-    for index in range(j, min(j + _AHEAD, len(b))):
-        places.setdefault(b[index].key, []).append(index)
+def rejoin(a: list[Unit], i: int, b: list[Unit], j: int, loop: int = 0) -> tuple[int, int]:
+    """The next places at which both lists go on alike, with as few rows left out as possible; their ends if there are none.
+
+    With the line of a loop that both are in, they go on in the same round of it: one may have left a round early.
+    """
+    rounds_a = _rounds(a[i : i + _AHEAD], loop)
+    rounds_b = _rounds(b[j : j + _AHEAD], loop)
+    places: dict[tuple[Key, int], list[int]] = {}
+    for place, rounds in enumerate(rounds_b):
+        places.setdefault((b[j + place].key, rounds), []).append(j + place)
     best = len(a), len(b)
     cost = _AHEAD * 2
-    for index in range(i, min(i + _AHEAD, len(a))):
-        if index - i >= cost:
+    for place, rounds in enumerate(rounds_a):
+        if place >= cost:
             break
-        for other in places.get(a[index].key, []):
-            if index - i + other - j >= cost:
+        for other in places.get((a[i + place].key, rounds), []):
+            if place + other - j >= cost:
                 break
-            if _agree(a, index, b, other):
-                best = (index, other)
-                cost = index - i + other - j
+            if _agree(a, i + place, b, other):
+                best = (i + place, other)
+                cost = place + other - j
                 break
+    if loop and best == (len(a), len(b)):
+        return rejoin(a, i, b, j)
     return best
+
+
+def _rounds(units_: list[Unit], loop: int) -> list[int]:
+    """How many rounds of a loop began before each unit; 0 for no loop."""
+    begun = accumulate((unit.key[0] == loop for unit in units_), initial=0)
+    return [*begun][:-1]
 
 
 def _agree(a: list[Unit], i: int, b: list[Unit], j: int) -> bool:

@@ -36,6 +36,8 @@ def look(
     """
     one = _follow(before, folder, how, recordings[0])
     other = _follow(after, folder, how, recordings[1])
+    if any(trace.limited for trace in (*one.values(), *other.values())):
+        how.progress.stage("lines were followed up to a limit: what comes later is not compared")
     mapping = Mapping(before, after)
     found = compare(mapping, one, other)
     if found:

@@ -39,6 +39,10 @@ class Scope:
         """The original's statement."""
         return self.statements.at(unit.key[0])
 
+    def loop(self, *both: Unit) -> int:
+        """The line of the innermost `for` that these are in; 0 for none."""
+        return self.statements.loop(*(unit.key[0] for unit in both))
+
     def differing(self, names: Iterable[str], tolerance: float) -> dict[str, Grade]:
         """How much variables that both programs have differ."""
         both = [name for name in names if name in self.old and name in self.new]

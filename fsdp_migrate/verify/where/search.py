@@ -151,7 +151,7 @@ class Search:
             if "raise" in (a[i].kind, b[j].kind) or "open" in (a[i].kind, b[j].kind):
                 self._both(scope, a[i], b[j], only_calls=True)
                 return
-            i_next, j_next = rejoin(a, i, b, j)
+            i_next, j_next = rejoin(a, i, b, j, scope.loop(a[i], b[j]))
             self._parted(scope, last, a[i:i_next], b[j:j_next])
             i = i_next
             j = j_next

@@ -66,6 +66,16 @@ class Statements:
                 self._known[line] = Statement()
         return self._known[line]
 
+    def loop(self, *lines: int) -> int:
+        """The line of the innermost `for` with all these lines in it; 0 if there is none."""
+        heads = [
+            node.lineno
+            for _, _, node in self._spans
+            if isinstance(node, ast.For)
+            and all(node.lineno <= line <= (node.end_lineno or 0) for line in lines)
+        ]
+        return max(heads, default=0)
+
 
 def _head_end(node: ast.stmt) -> int:
     """The last line of a statement, or of what comes before its block."""

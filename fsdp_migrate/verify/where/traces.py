@@ -37,12 +37,18 @@ class Frame:
 
 @dataclass
 class Trace:
-    """One process: the frames that no other own frame called, and whether the journal ended before the program did."""
+    """One process: the frames that no other own frame called.
+
+    Attributes:
+        cut: whether the journal ended before the program did.
+        limited: whether a limit ended it.
+    """
 
     rank: int = -1
     frames: list[Frame] = field(default_factory=list)
     size: int = 0
     cut: bool = False
+    limited: bool = False
 
 
 def read(folder: Path) -> dict[int, Trace]:
@@ -90,6 +96,8 @@ def _read(path: Path) -> Trace:
                 files[number] = name
             case "cut", []:
                 trace.cut = True
+            case "limit", []:
+                trace.limited = True
             case "call", [number, parent, file, line, name, values]:
                 frame = Frame(number, files[file], line, name)
                 frame.rows.append(Row("call", line, values))

@@ -24,7 +24,7 @@ LINES = 100_000
 """At most so many lines of a process are written."""
 
 SECONDS = 120.0
-"""At most so long a process is followed, from its first line on."""
+"""At most so long a process is followed, from its first line on, in seconds of its processor."""
 
 
 def install(folder: str, copies: Copies, steps: int) -> None:

@@ -11,10 +11,11 @@ from typing import IO, Any
 
 
 class Journal:
-    """Writes one JSON list a line to `process-PID.lines`, until so many lines or seconds are over.
+    """Writes one JSON list a line to `process-PID.lines`, until so many lines, or seconds of its processor, are over.
 
     Entries are ["file", number, path], ["rank", number], ["call", frame, parent, file, line, name, values],
-    ["line", frame, line, values], ["return", frame, line, values] and ["cut"] where it ended before the program did.
+    ["line", frame, line, values], ["return", frame, line, values] and ["cut"] where it ended before the program did,
+    behind ["limit"] where one of the limits ended it.
 
     Attributes:
         stop: called once at the end, so that the program runs on unfollowed.
@@ -36,7 +37,7 @@ class Journal:
         """Write an entry, unless the journal has ended."""
         if not self.on:
             return
-        now = time.monotonic()
+        now = time.process_time()  # a machine that is busy must not shorten the journal
         if self._stream is None:
             path = os.path.join(self._folder, f"process-{os.getpid()}.lines")
             # Each line is written at once: the process may be killed.
@@ -46,6 +47,7 @@ class Journal:
         self._stream.write(json.dumps(entry) + "\n")
         self._left -= 1
         if self._left <= 0 or now > self._until:
+            self._stream.write('["limit"]\n')
             self.end()
 
     def file(self, path: str) -> int:
