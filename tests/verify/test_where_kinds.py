@@ -256,6 +256,29 @@ def test_the_values_of_a_generator_count_by_what_comes_of_them(tmp_path: Path) -
     assert [str(line.pairs[0]) for line in lines] == ["found: original True, migrated False"]
 
 
+def test_a_generator_that_drops_the_wrapper_from_a_name(tmp_path: Path) -> None:
+    text = "source = NAME\nname = '.'.join(part for part in source.split('.') if part[0] != '_')\nend = len(name)\n"
+    old = text.replace("NAME", "'_fsdp_wrapped_module.a.b'")
+    assert found(old, text.replace("NAME", "'a.b'"), tmp_path) == []
+
+
+CHECKED = """\
+for p in model.parameters():
+    if p.is_meta:
+        raise ValueError
+"""
+
+
+def test_more_rounds_over_parameters_than_flat_ones_had(tmp_path: Path) -> None:
+    rows: list[list[str]] = []
+    for form, count in (("~flat parameter (10,)", 1), ("~DTensor (4,)", 4)):
+        lines = ['["call", 1, 0, 0, 1, "<module>", {}]']
+        for _ in range(count):
+            lines += [f'["line", 1, 1, {{"p": "{form}"}}]', '["line", 1, 2, {}]']
+        rows.append([*lines, '["return", 1, 1, {}]'])
+    assert written(CHECKED, (rows[0], rows[1]), tmp_path) == []
+
+
 def test_another_object_has_no_parts_of_the_one_before() -> None:
     values = {"model": "module Net", "model.training": "True"}
     update(values, {"model": "module FSDP(Net)"})

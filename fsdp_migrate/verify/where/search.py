@@ -317,10 +317,7 @@ class Search:
         for unit in b:
             update(scope.new, unit.values)
         changed = {name: unit for unit in [*a, *b] for name in unit.values}
-        if last is not None:
-            statement = scope.statement(last)
-        else:
-            statement = Statement()
+        statement = scope.statement(last) if last is not None else Statement()
         known = last is not None and any(
             name in scope.modules or before[0].get(name) == _EMPTY
             for name in names_read(scope, last)
@@ -328,7 +325,9 @@ class Search:
         if (
             last is None
             or known
+            or scope.frame.name == "<genexpr>"  # what comes of it counts
             or self._over_parameters(statement, before)
+            or (not (a and b) and scope.rounds[1] and [*a, *b][0].key[0] == scope.rounds[0])
             or is_other_code(scope, statement, a[:1] + b[:1])
         ):
             # FSDP1 has other parameters and more modules: only what came of it counts.
