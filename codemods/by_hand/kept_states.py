@@ -89,7 +89,9 @@ class _Origins:
                 owner = [value.func.value] if isinstance(value.func, ast.Attribute) else []
                 yield from ((file, each) for each in value.args[:1] or owner)
             made = self._context.models.called(value, file)
-            for returned in made.file.of(ast.Return) if made is not None else ():
+            if made is None:
+                return
+            for returned in made.file.of(ast.Return):
                 if returned.value is not None and made.file.function(returned) is made.node:
                     yield made.file, returned.value
 
@@ -103,14 +105,17 @@ class _Origins:
 
 def _stored(value: ast.Name | ast.Attribute, file: File) -> Iterator[tuple[File, ast.expr]]:
     """What is put into an attribute or a dictionary of that name: `self.best = x`, `best["optimizer"] = x`."""
-    for assign in (*file.of(ast.Assign), *file.of(ast.AnnAssign)):
-        targets = assign.targets if isinstance(assign, ast.Assign) else [assign.target]
-        for target in targets if assign.value is not None else ():
-            paths = [((n,), each) for n, each in enumerate(getattr(target, "elts", ()))]
-            for path, each in paths or [((), target)]:
+    stores = [(each.targets, each.value) for each in file.of(ast.Assign)]
+    stores += [([each.target], each.value) for each in file.of(ast.AnnAssign) if each.value]
+    for targets, given in stores:
+        for target in targets:
+            parts: list[tuple[tuple[int, ...], ast.expr]] = [((), target)]
+            if isinstance(target, ast.Tuple):
+                parts = [((place,), each) for place, each in enumerate(target.elts)]
+            for path, each in parts:
                 owner = each.value if isinstance(each, ast.Subscript) else each
                 if not isinstance(each, ast.Name) and last_name(owner) == last_name(value):
-                    yield file, within(assign.value, path)[0]
+                    yield file, within(given, path)[0]
     for name in ("append", "update"):
         for call in file.calls.get(name, ()):
             owner = getattr(call.func, "value", call)
