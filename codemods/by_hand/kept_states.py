@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File, last_name
-from fsdp_migrate.facts.scopes import Assigned, Parameter
-from fsdp_migrate.facts.values import within
+from fsdp_migrate.facts.origins import origins_of, returned, within
 
 _COPIES = frozenset({"copy", "deepcopy", "dict", "get", "pop"})
 _WRITES = ("save", "dump", "send")
@@ -82,25 +81,15 @@ class _Origins:
             yield file, value.value
         elif isinstance(value, ast.Name | ast.Attribute):
             yield from _stored(value, file)
-            if isinstance(value, ast.Name):
-                yield from self._bound(value, file)
+            for each in origins_of(self._context.program).of_name(value, file):
+                yield each.file, each.value
         elif isinstance(value, ast.Call):
             if last_name(value.func) in _COPIES:
                 owner = [value.func.value] if isinstance(value.func, ast.Attribute) else []
                 yield from ((file, each) for each in value.args[:1] or owner)
-            made = self._context.models.called(value, file)
-            if made is None:
-                return
-            for returned in made.file.of(ast.Return):
-                if returned.value is not None and made.file.function(returned) is made.node:
-                    yield made.file, returned.value
-
-    def _bound(self, name: ast.Name, file: File) -> Iterator[tuple[File, ast.expr]]:
-        for binding in file.bindings(name):
-            if isinstance(binding, Assigned):
-                yield file, binding.value
-            elif isinstance(binding, Parameter):
-                yield from self._context.models.arguments(binding.function, binding, file)
+            made = origins_of(self._context.program).called(value, file)
+            for each in returned(made) if made is not None else ():
+                yield each.file, each.value
 
 
 def _stored(value: ast.Name | ast.Attribute, file: File) -> Iterator[tuple[File, ast.expr]]:

@@ -94,10 +94,9 @@ def _read(path: Path) -> Trace:
                 trace.rank = rank
             case "file", [number, name]:
                 files[number] = name
-            case "cut", []:
+            case (("cut" | "limit"), []):
                 trace.cut = True
-            case "limit", []:
-                trace.limited = True
+                trace.limited = trace.limited or kind == "limit"
             case "call", [number, parent, file, line, name, values]:
                 frame = Frame(number, files[file], line, name)
                 frame.rows.append(Row("call", line, values))
