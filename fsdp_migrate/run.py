@@ -215,6 +215,8 @@ def _findings(request: Request, report: Report, width: int) -> list[str]:
     lines = text.render_grouped(shown, width)
     hidden = len(report.findings) - len(shown)
     if request.check and hidden:
+        if lines:
+            lines.append("")
         lines.append(f"-v also lists {text.counted(hidden, 'import')} and references.")
     return lines
 

@@ -28,6 +28,10 @@ BY_HAND = "you: FSDP"
 """What a note says of findings that the migration left to people."""
 
 
+_SYMPTOMS = ("by-hand", "learning-rate", "rounding", "unknown")
+"""Causes that say what came of a difference, and not which."""
+
+
 @dataclass(frozen=True)
 class Cause:
     """What makes two runs differ; its name is a word that stays the same, `unknown` if nothing was found."""
@@ -64,14 +68,17 @@ def behind_findings(
 
 
 def at_line(cause: Cause | None, lines: Sequence[Line]) -> Cause | None:
-    """The cause, or the finding on the first line that differs where the records show no other."""
-    if cause is None or cause.name not in ("by-hand", "unknown", "rounding"):
+    """The cause; where the records show only what came of it, the first line that differs, or the finding on that line."""
+    if cause is None or cause.name not in _SYMPTOMS or not lines:
         return cause
-    if not lines or not lines[0].needs_user:
+    first = lines[0]
+    if first.needs_user:
+        title = f"{first.rules[0]} at {first.place}"
+        return Cause("by-hand", title, "Do what this finding says, and verify again.")
+    if cause.name in ("by-hand", "rounding"):
         return cause
-    title = f"{lines[0].rules[0]} at {lines[0].place}"
-    advice = "Do what this finding says, and verify again."
-    return Cause("by-hand", title, advice)
+    advice = "Its values in both programs are above. Make the migrated program compute the original's there."
+    return Cause("line", f"{first.place} is the first line that does something else", advice)
 
 
 def note_of(findings: Sequence[Finding]) -> str:

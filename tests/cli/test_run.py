@@ -118,6 +118,7 @@ def test_check_writes_nothing(real_cli: Cli, folder: Path, command: tuple[str, .
         "rewritten (2): FSDP2 takes its place",
         f"a.py:{SHARDED}",
         "    also b.py:2",
+        "",
         "-v also lists 2 imports and references.",
         "4 uses of FSDP1 in 2 files: 4 to be rewritten for FSDP2, none needs you.",
         "Next: try it on a copy: `fsdp-migrate verify SCRIPT`",

@@ -118,7 +118,11 @@ def test_a_file_of_shards_has_its_cause_and_the_finding_on_it() -> None:
 def test_a_finding_on_the_first_line_that_differs_is_the_cause() -> None:
     unknown = causes.Cause("unknown", "not known", "Look at it.")
     line = Line("train.py", 7, "p.ndim", (), 0, ("FSDP507", "FSDP009"))
-    assert causes.at_line(unknown, [line]) is unknown
+    assert causes.at_line(unknown, []) is unknown
+    at_line = causes.at_line(replace(unknown, name="learning-rate"), [line])
+    assert at_line is not None
+    assert at_line.name == "line"
+    assert at_line.title.startswith("train.py:7 ")
     found = causes.at_line(unknown, [replace(line, needs_user=True)])
     assert found is not None
     assert (found.name, found.title) == ("by-hand", "FSDP507 at train.py:7")
