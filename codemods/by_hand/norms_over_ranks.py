@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand.measured import ELEMENTWISE, measured
 from fsdp_migrate.codemods.by_hand.taken import is_sharded
-from fsdp_migrate.codemods.constructor.rows import are_mixed
+from fsdp_migrate.codemods.constructor.mixed import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Import, Rule

@@ -4,12 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_migrate.codemods.constructor.construction import (
-    DIRECT,
-    Construction,
-    classes,
-    constructions,
-)
+from fsdp_migrate.codemods.constructor.construction import DIRECT, Construction, constructions
+from fsdp_migrate.codemods.constructor.model_classes import classes
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name, words_in
 from fsdp_migrate.facts.names import CLASS

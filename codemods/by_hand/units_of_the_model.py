@@ -8,14 +8,10 @@ import ast
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from fsdp_migrate.codemods.constructor.construction import (
-    Construction,
-    classes,
-    classes_of_model,
-    constructions,
-)
+from fsdp_migrate.codemods.constructor.construction import Construction, constructions
 from fsdp_migrate.codemods.constructor.from_units import is_block
-from fsdp_migrate.codemods.constructor.wrapping import named_classes
+from fsdp_migrate.codemods.constructor.model_classes import classes, classes_of_model
+from fsdp_migrate.codemods.constructor.unit_modules import named_classes
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule

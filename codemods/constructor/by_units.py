@@ -2,7 +2,7 @@
 
 import ast
 
-from fsdp_migrate.codemods.constructor import layout
+from fsdp_migrate.codemods.constructor import functions, layout
 from fsdp_migrate.codemods.constructor.construction import DIRECT, WRAP, Construction
 from fsdp_migrate.codemods.constructor.outcome import (
     Form,
@@ -57,7 +57,7 @@ def _by_function(construction: Construction) -> Form:
     cls = next(each for each in names if context.references.get(each) == CLASS)
     shared = context.program.kept.setdefault("functions", {})
     name, first = shared.setdefault(str(context.file.path), (_function_name(context), call))
-    top = layout.above_of(context, first)
+    top = functions.above_of(context, first)
     needs = (*imports_of(construction), of_runtime("units", construction))
     root = root_of(cls)
     if root is None:
@@ -70,9 +70,9 @@ def _by_function(construction: Construction) -> Form:
     inside = [need for need in needs if not is_free(context, context.file.tree, need)]
 
     def edits() -> list[Edit]:
-        code = layout.function(construction, name, inside)
+        code = functions.function(construction, name, inside)
         if first is call:
-            defined = [layout.defined_above(context, top, code)]
+            defined = [functions.defined_above(context, top, code)]
         else:
             defined = []
         return [*defined, context.rename(cls, name)]

@@ -85,9 +85,9 @@ class Code:
     @property
     def text(self) -> str:
         """All that the code reads, as source."""
-        given = (*self.shared.values(), *self.child.values(), *self.root.values())
-        lines = (line for block in (*self.blocks, self.loop) for line in block)
-        return " ".join((*given, *lines, *self.like_fsdp1))
+        given = [*self.shared.values(), *self.child.values(), *self.root.values()]
+        lines = [line for block in (*self.blocks, self.loop) for line in block]
+        return " ".join([*given, *lines, *self.like_fsdp1])
 
     @property
     def names(self) -> frozenset[str]:
@@ -123,12 +123,14 @@ class Code:
                 lines.append(f"{given['offload_policy']} = {policy}")
                 self.once.append(given["offload_policy"])
             name = context.local("fsdp_kwargs", call)
-            name = "fsdp_options" if name != "fsdp_kwargs" else name
+            if name != "fsdp_kwargs":
+                name = "fsdp_options"
             entries = ", ".join(f'"{key}": {value}' for key, value in given.items())
             lines.append(f"{name} = {{{entries}}}")
             shared = f", **{name}"
         sharding = self._loop(shared)
-        sharding += [self.note] if self.note else []
+        if self.note:
+            sharding.append(self.note)
         sharding.append(f"fully_shard({self.model}{_arguments(self.root)}{shared})")
         room = context.line_length - context.file.statement(call).col_offset
         if construction.like_fsdp1:

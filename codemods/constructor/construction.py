@@ -15,7 +15,7 @@ from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, RUNTIME
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition
-from fsdp_migrate.facts.scopes import Assigned, Imported, Opaque
+from fsdp_migrate.facts.scopes import Assigned, Binding, Imported, Opaque
 from fsdp_migrate.findings import Severity
 
 # FullyShardedDataParallel.__init__, the same from torch 2.2 to 2.15.
@@ -30,8 +30,11 @@ FORMER_NAMES = {"fsdp_auto_wrap_policy": "auto_wrap_policy", "ignored_parameters
 # What a program says that runs on a CPU, too.
 ON_CPU = re.compile(r"""gloo|is_available\(\) else|else ["']cpu["']|device\(["']cpu["']\)""")
 # What makes units, as findings name it.
-DIRECT, SUBCLASS = "FSDP(...)", "a subclass of FSDP"
-PARTIAL, ENABLE_WRAP, WRAP = "partial(FSDP, ...)", "wrapper_cls=FSDP", "wrap(...)"
+DIRECT = "FSDP(...)"
+SUBCLASS = "a subclass of FSDP"
+PARTIAL = "partial(FSDP, ...)"
+ENABLE_WRAP = "wrapper_cls=FSDP"
+WRAP = "wrap(...)"
 # Methods and attributes of a model that a rule for uses replaces.
 _REPLACED = ("clip_grad_norm_", "module", "no_sync")
 # A loop of the default form, which torch's form reads as a constructor.
@@ -71,8 +74,12 @@ class Construction:
         self._bind()
 
     def _bind(self) -> None:
-        names = () if self.kind in (SUBCLASS, ENABLE_WRAP) else SIGNATURE
-        given = self.call.args[1:] if self.kind == PARTIAL else self.call.args
+        names = SIGNATURE
+        if self.kind in (SUBCLASS, ENABLE_WRAP):
+            names = ()
+        given = self.call.args
+        if self.kind == PARTIAL:
+            given = self.call.args[1:]
         for name, value in zip(names, given, strict=False):
             if isinstance(value, ast.Starred):
                 break  # how many it gives is not known
@@ -92,12 +99,7 @@ class Construction:
         keys = given_keys(self.context, keyword.value)
         if not keys or not is_whole(self.context, keyword.value):
             self.unseen.append(keyword)
-        literal = keyword.value
-        if isinstance(literal, ast.Name):
-            variable = self.context.file.variable(literal)
-            written = [each.value for each in variable.assigned] if variable is not None else []
-            literal = written[0] if len(written) == 1 else literal
-        own = {*ast.walk(literal)}
+        own = {*ast.walk(self._written(keyword.value))}
         by_name: dict[str, list[Argument]] = {}
         for key in keys:
             by_name.setdefault(FORMER_NAMES.get(key.name, key.name), []).append(key)
@@ -109,15 +111,25 @@ class Construction:
             if is_alone and is_pure(self.context, value) and self.is_same(value):
                 self.arguments.append(replace(found[0], name=name))
                 continue
-            has_default = any(each.value in own for each in found)
             former = found[0].name
             source = self.context.source(keyword.value)
-            code = f'{source}["{former}"]' if has_default else f'{source}.get("{former}")'
+            values = [each.value for each in found]
+            code = f'{source}["{former}"]'
+            if own.isdisjoint(values):  # it may be missing
+                code = f'{source}.get("{former}")'
+                values.append(ast.Constant(None))
             read = ast.parse(code, mode="eval").body
             self._codes[read] = code
-            values = [each.value for each in found]
-            self.candidates[read] = values if has_default else [*values, ast.Constant(None)]
+            self.candidates[read] = values
             self.arguments.append(Argument(name, read, found[0].node))
+
+    def _written(self, dictionary: ast.expr) -> ast.expr:
+        """A dictionary, or the only one that a variable has."""
+        if isinstance(dictionary, ast.Name):
+            variable = self.context.file.variable(dictionary)
+            if variable is not None and len(variable.assigned) == 1:
+                return variable.assigned[0].value
+        return dictionary
 
     @property
     def like_fsdp1(self) -> bool:
@@ -131,7 +143,9 @@ class Construction:
         if value is None:
             return str(bool(self.unseen) or self.kind == WRAP)  # whose are those of `enable_wrap`
         constant = self.constant(value)
-        return self.text(value) if constant is ... else str(bool(constant))
+        if constant is ...:
+            return self.text(value)
+        return str(bool(constant))
 
     @property
     def has_older_optimizer(self) -> bool:
@@ -144,17 +158,12 @@ class Construction:
                 is_beside = file.function(read) is file.function(self.call)
                 if not is_above or not is_beside or context.can_be_model(read.value):
                     continue
-                calls = (each for each in file.ancestors(read) if isinstance(each, ast.Call))
-                paths = (path for call in calls for path in context.dotted(call.func))
-                if any(path.startswith("torch.optim.") for path in paths):
-                    return True
+                for call in file.ancestors(read):
+                    if not isinstance(call, ast.Call):
+                        continue
+                    if any(path.startswith("torch.optim.") for path in context.dotted(call.func)):
+                        return True
         return False
-
-    def goes(self, node: ast.expr) -> bool:
-        """Whether a path is in a constructor's call, which other code takes the place of: its import may go, too."""
-        calls = self.context.models.constructors(self.context.file)
-        is_path = isinstance(node, ast.Attribute)
-        return is_path and any(each in calls for each in self.context.file.ancestors(node))
 
     @property
     def is_written_out(self) -> bool:
@@ -166,7 +175,9 @@ class Construction:
         """The expression given for an argument; None if it is left out, or the literal None."""
         for argument in self.arguments:
             if argument.name == name:
-                return None if self.is_none(argument.value) else argument.value
+                if self.is_none(argument.value):
+                    return None
+                return argument.value
         return None
 
     def is_none(self, value: ast.expr) -> bool:
@@ -181,7 +192,9 @@ class Construction:
     def constant(self, value: ast.expr) -> object:
         """The value of an expression that is a literal, directly or behind a name; `...` for any other."""
         made = self.context.value(value)
-        return made.node.value if made is not None and isinstance(made.node, ast.Constant) else ...
+        if made is not None and isinstance(made.node, ast.Constant):
+            return made.node.value
+        return ...
 
     def member(self, value: ast.expr, owner: str) -> str | None:
         """The member of an FSDP1 enum that an expression is: `NO_SHARD` for `ShardingStrategy.NO_SHARD`."""
@@ -189,7 +202,9 @@ class Construction:
         if made is None or not isinstance(made.node, ast.Attribute):
             return None
         found = self.context.program.fsdp1(made.node.value, made.file)
-        return made.node.attr if found == owner else None
+        if found == owner:
+            return made.node.attr
+        return None
 
     def shown(self, value: ast.expr) -> ast.expr:
         """The expression that gives an argument its value, if its code at the constructor has the same one.
@@ -197,7 +212,8 @@ class Construction:
         Raises:
             AtRunTime: if it has not, or another file gives the value.
         """
-        context, file = self.context, self.context.file
+        context = self.context
+        file = self.context.file
         made = context.value(value)
         if made is None or made.file is not file:
             raise AtRunTime
@@ -210,7 +226,10 @@ class Construction:
     def has_attributes_read(self, value: ast.expr) -> bool:
         """Whether something else than the object itself is read of a variable: a method may change the object."""
         file = self.context.file
-        reads = file.reads(value) if isinstance(value, ast.Name) else []
+        if isinstance(value, ast.Name):
+            reads = file.reads(value)
+        else:
+            reads = []
         return any(isinstance(file.parents[read], ast.Attribute) for read in reads)
 
     def shown_or_none(self, value: ast.expr) -> ast.expr | None:
@@ -243,12 +262,17 @@ class Construction:
         edits: list[Edit] = []
         for found in context.ask(context, lambda name: name == "uses.methods"):
             try:
-                own = found.edits() if found.edits is not None else ()
+                if found.edits is not None:
+                    own = found.edits()
+                else:
+                    own = ()
             except Refused:
                 continue
             if own and all(start <= edit.start and edit.end <= end for edit in own):
                 edits += own
-        return spliced(context.file.text, edits, start, end) if edits else ""
+        if edits:
+            return spliced(context.file.text, edits, start, end)
+        return ""
 
     def flow(self, value: ast.expr) -> Flow:
         """All that can make the value of an argument."""
@@ -271,20 +295,26 @@ class Construction:
     def is_same(self, value: ast.expr) -> bool:
         """Whether the names in an expression mean at the call what they mean where it is, and have one value."""
         file = self.context.file
-        for name in (node for node in ast.walk(value) if isinstance(node, ast.Name)):
-            here, there = file.variable(name), file.variable(name, self.call)
+        for name in ast.walk(value):
+            if not isinstance(name, ast.Name):
+                continue
+            here = file.variable(name)
+            there = file.variable(name, self.call)
             if (here and here.scope) is not (there and there.scope):
                 return False
-            # The statement of the constructor reads the value of before: `model = FSDP(model)`.
-            own = file.statement(self.call)
-            bindings = [
-                each
-                for each in (here.bindings if here is not None else ())
-                if not isinstance(each, Assigned) or file.statement(each.target) is not own
-            ]
+            if here is None:
+                continue
+            bindings = [each for each in here.bindings if not self._is_bound_by_itself(each)]
             if len(bindings) > 1 and not all(isinstance(each, Imported) for each in bindings):
                 return False
         return True
+
+    def _is_bound_by_itself(self, binding: Binding) -> bool:
+        """Whether the constructor's statement binds a name, whose value of before it reads: `model = FSDP(model)`."""
+        file = self.context.file
+        if not isinstance(binding, Assigned):
+            return False
+        return file.statement(binding.target) is file.statement(self.call)
 
     def is_unchanged(self, value: ast.expr) -> bool:
         """Whether the names in an expression of the same function have at the call the values that they have where it is."""
@@ -292,7 +322,8 @@ class Construction:
         if file.function(value) is not file.function(self.call):
             return False
         for name in (node for node in ast.walk(value) if isinstance(node, ast.Name)):
-            variable, there = file.variable(name), file.variable(name, self.call)
+            variable = file.variable(name)
+            there = file.variable(name, self.call)
             if variable is None or there is None or variable.scope is not there.scope:
                 return False
             if variable.scope is file.scope and file.function(value) is not None:
@@ -330,55 +361,37 @@ def _kind(context: Context, call: ast.Call) -> str | None:
     if name == "wrap":
         return WRAP
     if context.form == "torch" and last_name(call.func) == "units":
-        return UNITS if f"{RUNTIME}.units" in context.dotted(call.func) else None
+        if f"{RUNTIME}.units" in context.dotted(call.func):
+            return UNITS
+        return None
     if call.args and context.references.get(call.args[0]) == CLASS:
         if "functools.partial" in context.dotted(call.func):
             return PARTIAL
     if any(context.references.get(given) == CLASS for given in _wrapper_classes(call)):
         return ENABLE_WRAP
-    return SUBCLASS if _is_subclass(context, call) else None
+    if _is_subclass(context, call):
+        return SUBCLASS
+    return None
 
 
 def _wrapper_classes(call: ast.Call) -> Iterator[ast.expr]:
-    yield from (keyword.value for keyword in call.keywords if keyword.arg == "wrapper_cls")
+    for keyword in call.keywords:
+        if keyword.arg == "wrapper_cls":
+            yield keyword.value
 
 
 def _is_subclass(context: Context, call: ast.Call) -> bool:
     """Whether a call makes an object of a subclass of FSDP1's in the program, or is `super().__init__` inside of one."""
-    models, file = context.models, context.file
+    models = context.models
+    file = context.file
     if not models.subclasses:
         return False
     is_partial = "functools.partial" in context.dotted(call.func)
     given = [call.func, *call.args[: int(is_partial)], *_wrapper_classes(call)]
     if any(models.names_subclass(each, file) for each in given):
         return True
-    function, cls = call.func, file.enclosing_class(call)
-    above = getattr(function, "value", None)
-    return (
-        isinstance(function, ast.Attribute)
-        and function.attr == "__init__"
-        and isinstance(above, ast.Call)
-        and getattr(above.func, "id", "") == "super"
-        and cls is not None
-        and models.is_subclass(Definition(file, cls))
-    )
-
-
-def classes_of_model(construction: Construction) -> Iterator[Definition]:
-    """The class of the program that makes the wrapped module, where it shows that, and those above it."""
-    context, module = construction.context, construction.module
-    variable = None if module is None else context.file.variable(module)
-    made = [module] if variable is None else [each.value for each in variable.assigned]
-    for value in made:
-        if isinstance(value, ast.Call):
-            yield from classes(context, value.func)
-
-
-def classes(context: Context, name: ast.expr) -> Iterator[Definition]:
-    """The class of the program that a name means, and those above it."""
-    for meaning in context.program.meanings(name, context.file):
-        if isinstance(meaning, Definition) and isinstance(meaning.node, ast.ClassDef):
-            yield meaning
-            for above in context.program.classes_above(meaning):
-                if isinstance(above, Definition):
-                    yield above
+    cls = file.enclosing_class(call)
+    match call.func:
+        case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr="__init__"):
+            return cls is not None and models.is_subclass(Definition(file, cls))
+    return False

@@ -10,18 +10,13 @@ from fsdp_migrate.codemods.constructor import empties
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, grouped
 from fsdp_migrate.codemods.constructor.construction import ON_CPU, AtRunTime, Construction
-from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_on_meta, is_real
-from fsdp_migrate.codemods.constructor.once import inlined
-from fsdp_migrate.codemods.constructor.parts import has_sharded_parts
-from fsdp_migrate.codemods.constructor.placed import is_on_device
+from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_real
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Binding, Imported
 
 DEVICE_ID = Rule("FSDP207", "device-id")
-SYNC = Rule("FSDP208", "sync-module-states")
 INIT_FUNCTION = Rule("FSDP210", "param-init-fn")
 
-_STATE_DICT = "torch.distributed.checkpoint.state_dict"
 _CURRENT = {
     "torch.cuda.current_device",
     "torch.xpu.current_device",
@@ -45,7 +40,9 @@ def distributed(construction: Construction, code: Code) -> str:
 def _is_torch_distributed(binding: Binding) -> bool:
     if not isinstance(binding, Imported):
         return False
-    path = binding.module if binding.member is None else f"{binding.module}.{binding.member}"
+    path = binding.module
+    if binding.member is not None:
+        path = f"{binding.module}.{binding.member}"
     return path == "torch.distributed"
 
 
@@ -53,14 +50,18 @@ def device_type(construction: Construction, code: Code) -> str:
     """The type of the devices that shard, as source: a program that runs on a CPU, too, is asked."""
     context = construction.context
     device = construction.value("device_id")
-    made = context.value(device) if device in context.file.parents else None
+    made = None
+    if device in context.file.parents:
+        made = context.value(device)
     if made is not None and isinstance(made.node, ast.Call):
         if "torch.device" in context.program.dotted(made.node.func, made.file):
             assert device is not None
             source = construction.text(device)
             if [ast.unparse(each) for each in made.node.args] == ["'cpu'"]:
                 return '"cpu"'
-            return f"{source}.type" if source.isidentifier() else '"cuda"'
+            if source.isidentifier():
+                return f"{source}.type"
+            return '"cuda"'
     if ON_CPU.search(context.file.text):
         code.imports.append(Import("torch", ""))
         return '"cuda" if torch.cuda.is_available() else "cpu"'
@@ -73,7 +74,9 @@ def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
     current = "Removed: `fully_shard` moves each unit to the current device."
     if value not in context.file.parents:
         raise AtRunTime
-    function = value.func if isinstance(value, ast.Call) else value
+    function = value
+    if isinstance(value, ast.Call):
+        function = value.func
     if context.dotted(function) & _CURRENT or "current_device" in context.source(function):
         return current
     if _is_set(construction):
@@ -108,7 +111,8 @@ def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
 
 def _is_set(construction: Construction) -> bool:
     """Whether the program makes a device current: in another function, or above the constructor."""
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     own = [
         other.lineno < call.lineno
         for name in _SETTERS
@@ -117,101 +121,9 @@ def _is_set(construction: Construction) -> bool:
     ]
     if own:
         return any(own)
-    tree, paths = context.program.tree, context.program.reach.of(context.file.path)
+    tree = context.program.tree
+    paths = context.program.reach.of(context.file.path)
     return not tree.having(_SETS_DEVICE).isdisjoint(paths)
-
-
-def sync(construction: Construction, value: ast.expr, code: Code) -> str:
-    """Every rank begins with the values of the first: by a broadcast before the sharding, or from rank 0's state behind it."""
-    constant = construction.constant(value) if value in construction.context.file.parents else ...
-    if constant is False:
-        return "Has no effect: nothing is broadcast, which is the default."
-    test = "" if constant is True else construction.text(value)
-    function = construction.value("param_init_fn")
-    if is_on_meta(construction) or (function is not None and not is_real(construction)):
-        return _load_from_rank_0(construction, test, code)
-    context, call = construction.context, construction.call
-    dist = distributed(construction, code)
-    tensor, own = context.local("tensor", call), context.local("value", call)
-    device = _where_to_send(construction)
-    # A pair of groups has all ranks.
-    group = construction.value("process_group") if code.hybrid is False else None
-    of_group = "" if group is None else f", group={_group_name(construction, group, code)}"
-    source = "src=0" if group is None else "group_src=0"
-    lines = [f"for {tensor} in [*{code.model}.parameters(), *{code.model}.buffers()]:"]
-    if has_sharded_parts(construction):
-        code.imports.append(Import("torch.distributed.tensor", "DTensor"))
-        lines += [f"    if isinstance({tensor}, DTensor):  # sharded already", "        continue"]
-    if device:
-        lines += [
-            f"    {own} = {tensor}.detach().to({device})",
-            f"    {dist}.broadcast({own}, {source}{of_group})",
-            f"    {tensor}.detach().copy_({own})",
-        ]
-    else:
-        lines.append(f"    {dist}.broadcast({tensor}.detach(), {source}{of_group})")
-    if test:
-        lines = [f"if {test}:", *(f"    {line}" for line in lines)]
-    if "sync_module_states" not in test:  # which says it
-        lines.insert(0, "# Every rank begins with rank 0's values")
-    code.before += lines
-    return "Replaced by a loop that broadcasts each tensor from rank 0 before sharding."
-
-
-def _group_name(construction: Construction, group: ast.expr, code: Code) -> str:
-    source = construction.text(group)
-    if all(part.isidentifier() for part in source.split(".")):
-        return source
-    made = next((line for line in code.above if line.endswith(f" = {source}")), None)
-    if made is not None:
-        return made.partition(" = ")[0]
-    name = construction.context.local("group", construction.call)
-    code.above.append(f"{name} = {source}")
-    mesh = code.shared.get("mesh", "")
-    code.shared["mesh"] = mesh.replace(source, name)
-    return name
-
-
-def _where_to_send(construction: Construction) -> str:
-    """The device on which a model that may be on the CPU is broadcast: "" for where its tensors are."""
-    device = construction.value("device_id")
-    if device is None:
-        return ""
-    if device not in construction.context.file.parents:
-        raise AtRunTime
-    text = construction.text(device)
-    return "" if "cpu" in text or is_on_device(construction) else text
-
-
-def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
-    """FSDP2's own way, for models that are on the meta device of all ranks but the first."""
-    context, call = construction.context, construction.call
-    dist = distributed(construction, code)
-    state, model = context.local("state_dict", call), code.model
-    buffer = context.local("buffer", call)
-    rank_0 = f"{dist}.get_rank() == 0"
-    condition = f"{grouped(test)} and {rank_0}" if test else rank_0
-    code.before += [
-        "# Rank 0 has the values; the other ranks get their shards of them",
-        f"{state} = {model}.state_dict() if {condition} else {{}}",
-    ]
-    options = context.local("options", call)
-    room = context.line_length - context.file.statement(call).col_offset
-    load = [
-        f"{options} = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)",
-        f"set_model_state_dict({model}, {state}, options={options})",
-    ]
-    lines = [
-        *inlined(load, [options], room - 4 if test else room),
-        f"for {buffer} in {model}.buffers():",
-        *_back_to_device(construction, buffer, code),
-        f"    {dist}.broadcast({buffer}, src=0)",
-    ]
-    code.last = [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
-    code.imports += [
-        Import(_STATE_DICT, name) for name in ("StateDictOptions", "set_model_state_dict")
-    ]
-    return "Replaced by `set_model_state_dict` with `broadcast_from_rank0=True`, after sharding."
 
 
 def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
@@ -220,13 +132,18 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
         raise AtRunTime
     if is_real(construction):
         return "Removed: it was called for modules on the meta device, and this function makes the model elsewhere."
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     module = context.local("module", call)
-    function, test = construction.text(value), ""
+    function = construction.text(value)
+    test = ""
     if isinstance(value, ast.IfExp) and isinstance(value.orelse, ast.Constant):
         if value.orelse.value is None:
-            function, test = construction.text(value.body), construction.text(value.test)
-    shown = value.body if test and isinstance(value, ast.IfExp) else value
+            function = construction.text(value.body)
+            test = construction.text(value.test)
+    shown = value
+    if test and isinstance(value, ast.IfExp):
+        shown = value.body
     emptying = empties.of(construction, shown, test)
     if emptying is not None and emptying.is_overwritten(construction):
         code.fill = _empty_at_once(construction, emptying, code)
@@ -254,10 +171,13 @@ def _called_for_each(
 
     Which they are is asked before the first call: one for a parent may give its parts memory, but not their values.
     """
-    model, body = code.model, [f"    {line}" for line in body]
+    model = code.model
+    body = [f"    {line}" for line in body]
     if is_as_a_whole(construction):
         on_meta = f"next({model}.parameters()).is_meta"
-        condition = f"{grouped(test)} and {on_meta}" if test else on_meta
+        condition = on_meta
+        if test:
+            condition = f"{grouped(test)} and {on_meta}"
         lines = [f"for {module} in {model}.modules():", *body]
         return [f"if {condition}:", *(f"    {line}" for line in lines)]
     on_meta = construction.context.local("on_meta", construction.call)
@@ -267,7 +187,9 @@ def _called_for_each(
         f"for {module} in {on_meta}:",
         *body,
     ]
-    return [f"if {test}:", *(f"    {line}" for line in lines)] if test else lines
+    if test:
+        return [f"if {test}:", *(f"    {line}" for line in lines)]
+    return lines
 
 
 def _each_on_meta(model: str, module: str, body: list[str]) -> list[str]:
@@ -294,10 +216,12 @@ def _where(device: str, offloaded: Condition) -> str:
     """Where parameters get their memory: FSDP2 takes those that it offloads from the CPU alone."""
     if offloaded is False:
         return device
-    return '"cpu"' if offloaded is True else f'"cpu" if {offloaded} else {device}'
+    if offloaded is True:
+        return '"cpu"'
+    return f'"cpu" if {offloaded} else {device}'
 
 
-def _back_to_device(construction: Construction, buffer: str, code: Code) -> list[str]:
+def back_to_device(construction: Construction, buffer: str, code: Code) -> list[str]:
     """The line that moves a buffer off the CPU, where it got memory beside parameters that are offloaded."""
     if code.offloaded is False:
         return []
@@ -311,8 +235,12 @@ def _of_filled_buffers(construction: Construction, code: Code) -> str:
     if value is None:
         return ""
     source = construction.text(value)
-    device = source if source.isidentifier() else device_type(construction, code)
-    return "" if device == '"cpu"' else device
+    device = source
+    if not source.isidentifier():
+        device = device_type(construction, code)
+    if device == '"cpu"':
+        return ""
+    return device
 
 
 def _offloaded(construction: Construction, code: Code, lines: list[str]) -> list[str]:
@@ -321,7 +249,7 @@ def _offloaded(construction: Construction, code: Code, lines: list[str]) -> list
         return []
     if not code.device:
         buffer = construction.context.local("buffer", construction.call)
-        back = _back_to_device(construction, buffer, code)
+        back = back_to_device(construction, buffer, code)
         lines = [*lines, f"for {buffer} in {code.model}.buffers():", *back]
     if not lines:
         return []
@@ -338,7 +266,9 @@ def _body(construction: Construction, function: ast.Lambda, module: str) -> list
         lines.append(f"if {construction.text(body.test)}:")
         body = body.body
     text = of_parameter(construction, function, body, module)
-    return [*lines, f"    {text}"] if lines else [text]
+    if lines:
+        return [*lines, f"    {text}"]
+    return [text]
 
 
 def of_parameter(
@@ -356,7 +286,9 @@ def of_parameter(
     ]
     start, end = context.file.span(body)
     source = spliced(context.file.text, edits, start, end)
-    return f"({source})" if "\n" in source and not isinstance(body, ast.Call) else source
+    if "\n" in source and not isinstance(body, ast.Call):
+        return f"({source})"
+    return source
 
 
 def empty(construction: Construction, code: Code) -> None:

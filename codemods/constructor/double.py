@@ -81,7 +81,9 @@ def _made_above(context: Context, call: ast.Call, module: ast.expr) -> ast.Call 
     name = ast.unparse(module)
     statement = file.statement(call)
     block = file.block(statement)
-    for above in reversed(block[: block.index(statement)] if statement in block else []):
+    if statement not in block:
+        return None
+    for above in reversed(block[: block.index(statement)]):
         match above:
             case ast.Assign(targets=[target], value=ast.Call() as made) if (
                 ast.unparse(target) == name
@@ -103,7 +105,8 @@ def _edits(context: Context, call: ast.Call, module: ast.expr) -> list[Edit]:
     """The edits that take the outer call away; one around the inner call goes with the inner one's statement."""
     if isinstance(module, ast.Call):
         return []
-    call, statement = outermost(context, call), context.file.statement(call)
+    statement = context.file.statement(call)
+    call = outermost(context, call)
     match statement:
         case ast.Expr():
             return [context.remove_or_pass(statement)]

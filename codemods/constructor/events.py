@@ -139,7 +139,9 @@ class Events:
         runs_none = name in _WITHOUT_FORWARD or name in _OF_BUILTINS
         if runs_none or not self._model.possible(file, receiver):
             return _NONE
-        return Effect(Event.GENERATES if name == "generate" else Event.RUNS)
+        if name == "generate":
+            return Effect(Event.GENERATES)
+        return Effect(Event.RUNS)
 
     def _may_train(self, file: File, optimizer: ast.expr) -> bool:
         """Whether an optimizer may have the model's parameters: the files do not show that it has only those of others."""
@@ -221,13 +223,13 @@ def _methods(program: Program, name: str, paths: frozenset[str]) -> tuple[Defini
     """The methods of a name in some files."""
     pattern = rf"def {name}\(".encode()
     files = [program.load(path) for path in sorted(program.tree.having(pattern) & paths)]
-    return tuple(
-        Definition(file, node)
-        for file in files
-        if file is not None
-        for node in file.of(ast.FunctionDef)
-        if node.name == name and isinstance(file.parents[node], ast.ClassDef)
-    )
+    methods: list[Definition] = []
+    for file in files:
+        if file is not None:
+            named = [node for node in file.of(ast.FunctionDef) if node.name == name]
+            own = [node for node in named if isinstance(file.parents[node], ast.ClassDef)]
+            methods += [Definition(file, node) for node in own]
+    return tuple(methods)
 
 
 def _is_harmless(file: File, call: ast.Call) -> bool:

@@ -148,7 +148,9 @@ class _Search:
             self.flow.passed.add(node)
             self.flow.carriers.append(Value(node, file))
             for other in home.scope.bindings[name]:
-                here = file if isinstance(other, Defined) else home
+                here = home
+                if isinstance(other, Defined):
+                    here = file
                 self.binding(here, node, other, path)
 
     def imported(self, file: File, node: ast.expr, module: str, member: str, path: Path) -> None:
@@ -176,18 +178,14 @@ class _Search:
         """What calls give for a parameter, and its default."""
         function = binding.function
         name = binding.argument.arg
-        if isinstance(function, _FUNCTIONS):
-            calls = self.program.calls(function.name)
-        else:
-            calls = []
         default = default_of(function, name)
-        is_variadic = name in (
-            getattr(function.args.vararg, "arg", ""),
-            getattr(function.args.kwarg, "arg", ""),
-        )
-        if not calls or is_variadic or isinstance(function, ast.Lambda):
+        variadic = [each.arg for each in (function.args.vararg, function.args.kwarg) if each]
+        if isinstance(function, ast.Lambda) or name in variadic:
             self.flow.hidden = True
             return
+        calls = self.program.calls(function.name)
+        if not calls:
+            self.flow.hidden = True
         for other, call in calls:
             value = given(call, function, name)
             stars = any(isinstance(each, ast.Starred) for each in call.args)
@@ -234,7 +232,9 @@ class _Search:
             self.end(file, node, path)
             return
         made = value_of(self.program, file, table)
-        literal = made.node if made is not None else None
+        literal = None
+        if made is not None:
+            literal = made.node
         if made is None or not isinstance(literal, ast.Dict) or None in literal.keys:
             self.flow.hidden = True
             return

@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.assumptions import constructor as assumptions
 from fsdp_migrate.codemods.constructor import (
     double,
     from_units,
+    functions,
     layout,
     objects,
     precision,
@@ -33,6 +34,7 @@ from fsdp_migrate.codemods.constructor.construction import (
     Construction,
     constructions,
 )
+from fsdp_migrate.codemods.constructor.given_meshes import NAMELESS
 from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.constructor.outcome import (
     Form,
@@ -44,7 +46,6 @@ from fsdp_migrate.codemods.constructor.outcome import (
     taken_away,
 )
 from fsdp_migrate.codemods.constructor.rows import ROWS, in_torchs_words
-from fsdp_migrate.codemods.constructor.sharding import NAMELESS
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import Argument
@@ -55,7 +56,6 @@ from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.uses.methods import is_replaced
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.scopes import Opaque, Parameter
 from fsdp_migrate.findings import Action, Severity
 
 _NOT_REWRITTEN = (
@@ -117,13 +117,21 @@ def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
 
 
 def _constructor(construction: Construction, decision: Decision) -> Found:
-    call, construct, form = construction.call, construction.kind, decision.form
-    node = from_units.whole(construction.context, call) if construct == UNITS else call
+    call = construction.call
+    construct = construction.kind
+    form = decision.form
+    node: ast.AST = call
+    if construct == UNITS:
+        node = from_units.whole(construction.context, call)
     if form is not None:
-        action = Action.REWRITE if form.in_words else Action.RUNTIME
+        action = Action.RUNTIME
+        if form.in_words:
+            action = Action.REWRITE
         made = form.edits, form.imports, form.removed
         return Found(CONSTRUCTOR, node, action, form.message, construct, *made)
-    count = f"of {len(decision.reasons)} places: " if len(decision.reasons) > 1 else ""
+    count = ""
+    if len(decision.reasons) > 1:
+        count = f"of {len(decision.reasons)} places: "
     reasons = f"{count}{'; '.join(decision.reasons)}"
     if construction.context.form == "torch":
         message = (
@@ -162,16 +170,15 @@ def _arguments(
 def _argument(construction: Construction, argument: Argument, form: Form | None) -> Found:
     rule, text = ROWS[argument.name].say(construction, argument)
     construct = f"{argument.name}={shortened(construction.text(argument.value))}"
+    action = Action.RUNTIME
     if rule is precision.LOW_PRECISION_GRADS:
         action = Action.MANUAL
-    else:
-        action = Action.RUNTIME
-    former = getattr(argument.node, "arg", None)
-    if former in FORMER_NAMES:
+    if isinstance(argument.node, ast.keyword) and argument.node.arg in FORMER_NAMES:
+        former = argument.node.arg
         text += f" `{former}` is a former name that now raises `TypeError`; use `{argument.name}`."
-        if form is None and isinstance(argument.node, ast.keyword):
+        if form is None:
             start, _ = construction.context.file.span(argument.node)
-            edit = Edit(start, start + len(str(former)), argument.name)
+            edit = Edit(start, start + len(former), argument.name)
             return Found(rule, argument.node, Action.REWRITE, text, construct, lambda: [edit])
     if form is not None and argument.name in form.said and action is Action.RUNTIME:
         text = form.said[argument.name]
@@ -213,6 +220,9 @@ def decide(construction: Construction) -> Decision:
         return Decision(by_units(construction, str(reason)), hits=found)
 
 
+_TAKEN = "this file already uses one of the needed names for something else"
+
+
 def form_of(construction: Construction) -> Form:
     """The form of a constructor in torch's words.
 
@@ -222,14 +232,10 @@ def form_of(construction: Construction) -> Form:
     around = _of_wrapped(construction)
     if around is not None:
         return around
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     place = _place(construction)
-    if not are_free(context, call):
-        raise AtRunTime("this file already uses one of the needed names for something else")
-    model = _parameter(construction) if place is None else place.model
-    code = in_torchs_words(construction, model)
-    if not all(is_free(context, call, need) for need in code.imports if need.name):
-        raise AtRunTime("this file already uses one of the needed names for something else")
+    code = _code(construction, place)
     kept = still_read(construction, code.text)
     if any(isinstance(node, ast.Attribute) or context.references[node] == CLASS for node in kept):
         raise AtRunTime(
@@ -247,42 +253,34 @@ def form_of(construction: Construction) -> Form:
                 "Replaced by `fully_shard` on every unit, children first and the model last. "
                 "The model is still the same object."
             )
-        return Form(
-            message,
-            lambda: _in_place(construction, code, place),
-            needs,
-            removed,
-            code.said,
-            code.names,
-            True,
-            gathered,
-        )
-    try:
-        if context.form == "torch" and code.call is not None:
-            return Form(
-                "Replaced by `fully_shard`, which shards the model in place and returns it.",
-                lambda: layout.in_expression(construction, code),
-                needs,
-                removed if construction.kind != PARTIAL else removed[1:],
-                code.said,
-                code.names,
-                True,
-                gathered,
-            )
-    except AtRunTime:  # it takes several statements
-        pass
-    _check_captures(construction)
-    name = layout.name_of_function(construction)
-    return Form(
-        f"Replaced by `{name}`, a new function in this file, which shards the model in place with `fully_shard`.",
-        lambda: layout.in_function(construction, code, name),
-        needs,
-        removed,
-        code.said,
-        code.names,
-        True,
-        gathered,
-    )
+        edits = lambda: _in_place(construction, code, place)  # noqa: E731
+    elif context.form == "torch" and _is_expression(code):
+        if construction.kind == PARTIAL:
+            removed = removed[1:]
+        message = "Replaced by `fully_shard`, which shards the model in place and returns it."
+        edits = lambda: functions.in_expression(construction, code)  # noqa: E731
+    else:
+        functions.check_captures(construction)
+        name = functions.name_of_function(construction)
+        message = f"Replaced by `{name}`, a new function in this file, which shards the model in place with `fully_shard`."
+        edits = lambda: functions.in_function(construction, code, name)  # noqa: E731
+    return Form(message, edits, needs, removed, code.said, code.names, True, gathered)
+
+
+def _code(construction: Construction, place: layout.Place | None) -> Code:
+    """The code that shards the model; raises AtRunTime where the file uses a name that it needs for something else."""
+    context = construction.context
+    call = construction.call
+    if not are_free(context, call):
+        raise AtRunTime(_TAKEN)
+    if place is not None:
+        model = place.model
+    else:
+        model = _parameter(construction)
+    code = in_torchs_words(construction, model)
+    if not all(is_free(context, call, need) for need in code.imports if need.name):
+        raise AtRunTime(_TAKEN)
+    return code
 
 
 def _in_place(construction: Construction, code: Code, place: layout.Place) -> list[Edit]:
@@ -334,7 +332,9 @@ def _place(construction: Construction) -> layout.Place | None:
 def _has_own_edits(construction: Construction) -> bool:
     """Whether another rule rewrites something in the model's expression, which leaves no room for an edit of the statement."""
     module = construction.module
-    attributes = [] if module is None else ast.walk(module)
+    if module is None:
+        return False
+    attributes = ast.walk(module)
     return any(
         isinstance(node, ast.Attribute) and is_replaced(construction.context, node)
         for node in attributes
@@ -365,18 +365,9 @@ def _wrap(construction: Construction) -> Form:
     return Form(message, list, (), (), in_words=True)
 
 
-def _check_captures(construction: Construction) -> None:
-    """Raises AtRunTime where a function above cannot see what the arguments read."""
-    context = construction.context
-    call = construction.call
-    statement = context.file.statement(call)
-    inside = {*ast.walk(statement)}
-    for value in (each.value for each in construction.arguments if each.name != "module"):
-        for name in ast.walk(value):
-            for binding in context.file.bindings(name) if isinstance(name, ast.Name) else ():
-                place = getattr(binding, "node", None) or getattr(binding, "function", None)
-                if isinstance(binding, Opaque | Parameter) and place in inside:
-                    if not any(
-                        isinstance(each, ast.Lambda) and each is place for each in ast.walk(value)
-                    ):
-                        raise AtRunTime("its arguments differ from call to call")
+def _is_expression(code: Code) -> bool:
+    """Whether the code is one call, and does not take several statements."""
+    try:
+        return code.call is not None
+    except AtRunTime:
+        return False

@@ -183,7 +183,8 @@ def _in_place_around(files: Sequence[File], sharding: ast.AST) -> Iterator[ast.A
         if sharding in file.parents:
             for node in (sharding, *file.ancestors(sharding)):
                 if isinstance(node, ast.With):
-                    yield from (item.context_expr for item in node.items)
+                    for item in node.items:
+                        yield item.context_expr
 
 
 def _last_before(file: File, assigned: Sequence[Assigned], name: ast.Name) -> Assigned | None:

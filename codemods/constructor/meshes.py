@@ -67,11 +67,12 @@ def chosen(construction: Construction, value: ast.expr, flow: Flow) -> Chosen | 
     for carrier in flow.carriers:
         if isinstance(carrier.node, ast.Name) and not _renamed(construction, carrier, found):
             return None
-    found.name = found.names[value][1] if value in found.names else ""
-    for end in flow.ends:
-        if not _translated(construction, end, found):
-            return None
-    return found if found.name else None
+    if value not in found.names:
+        return None
+    found.name = found.names[value][1]
+    if all(_translated(construction, end, found) for end in flow.ends):
+        return found
+    return None
 
 
 def _member(program: Program, end: Value) -> str:
@@ -88,7 +89,8 @@ def _member(program: Program, end: Value) -> str:
 def _is_in_time(construction: Construction, flow: Flow) -> bool:
     """Whether the process group can be there: functions choose that the constructor's own calls, and none behind starts it."""
     context = construction.context
-    file, own = context.file, context.file.function(construction.call)
+    file = context.file
+    own = context.file.function(construction.call)
     calls = [each for each in flow.carriers if isinstance(each.node, ast.Call)]
     if own is None or len(calls) != 1:
         return False

@@ -26,8 +26,9 @@ def is_on_meta(construction: Construction) -> bool:
     if module is None:
         return False
     flow = construction.flow(module)
-    assigned = (each for carrier in flow.carriers for each in _given_to(carrier))
-    made = (*flow.ends, *flow.outside, *assigned)
+    made = [*flow.ends, *flow.outside]
+    for carrier in flow.carriers:
+        made += _given_to(carrier)
     return any(_is_there(program, each.file, each.node) for each in made)
 
 
@@ -40,7 +41,8 @@ def is_real(construction: Construction) -> bool:
     context = construction.context
     if not isinstance(module, ast.Name) or context.program.has(r"\bset_default_device\("):
         return False
-    file, function = context.file, context.file.function(construction.call)
+    file = context.file
+    function = context.file.function(construction.call)
     variable = file.variable(module)
     if variable is None or variable.scope is not file.scope_of(construction.call):
         return False
@@ -193,4 +195,5 @@ def _devices(call: ast.Call) -> Iterator[ast.expr]:
 
 def _can_be_meta(program: Program, file: File, device: ast.expr) -> bool:
     ends = flow_of(program, file, device).ends
-    return any(_is_meta(end.file, node) for end in ends for node in ast.walk(end.node))
+    parts = [(end.file, node) for end in ends for node in ast.walk(end.node)]
+    return any(_is_meta(file, node) for file, node in parts)

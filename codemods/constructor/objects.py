@@ -34,12 +34,18 @@ def find(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Ite
             yield Found(precision.BUFFERS, read, Action.REWRITE, message, "", edits)
     if options.strategies is not None:
         for find_each in (_strategies, _meshes, _booleans):
-            found = find_each(context, options.strategies)
-            yield from (each for each in found if each.node not in gone)
+            for each in find_each(context, options.strategies):
+                if each.node not in gone:
+                    yield each
 
 
 def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
-    need = Import(TORCH, "MixedPrecisionPolicy", getattr(made, "func", None))
+    at = None
+    removed: tuple[ast.AST, ...] = ()
+    if isinstance(made, ast.Call):
+        at = made.func
+        removed = (made.func,)
+    need = Import(TORCH, "MixedPrecisionPolicy", at)
     return Found(
         precision.POLICY,
         made,
@@ -47,7 +53,7 @@ def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
         "Replaced by `MixedPrecisionPolicy`.",
         edits=lambda: policy_edits(context, made, options),
         imports=(need,),
-        removed=(made.func,) if isinstance(made, ast.Call) else (),
+        removed=removed,
         of=_taking(context, made),
     )
 

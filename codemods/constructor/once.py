@@ -42,15 +42,21 @@ def _items(line: str) -> list[str]:
         node = ast.parse(statement).body[0]
     except SyntaxError:  # the head of a block
         return []
-    value = getattr(node, "value", None)
-    match value:
+    if not isinstance(node, ast.Expr | ast.Assign | ast.AnnAssign | ast.Return):
+        return []
+    match node.value:
         case ast.Call(args=args, keywords=keywords):
             every: list[ast.AST] = [*args, *keywords]
             return [ast.get_source_segment(statement, each) or "" for each in every]
         case ast.Dict(keys=keys, values=values):
-            pairs = zip(keys, values, strict=True)
-            return [f"{ast.unparse(key) if key else '**'}: {ast.unparse(v)}" for key, v in pairs]
+            return [*map(_entry, keys, values)]
     return []
+
+
+def _entry(key: ast.expr | None, value: ast.expr) -> str:
+    if key is None:
+        return f"**: {ast.unparse(value)}"
+    return f"{ast.unparse(key)}: {ast.unparse(value)}"
 
 
 def _height(line: str, room: int) -> int:

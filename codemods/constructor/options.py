@@ -93,7 +93,9 @@ class Rewritten:
         self.casting: set[ast.expr] = set()
         self.buffer_dtypes: dict[ast.expr, tuple[File, str]] = {}
         given = [each for each in constructions if each.value("sharding_strategy") is not None]
-        self.strategies = Strategies(program, given) if given else None
+        self.strategies: Strategies | None = None
+        if given:
+            self.strategies = Strategies(program, given)
         taking = {
             value: construction
             for construction in constructions
@@ -251,7 +253,9 @@ def policy_source(context: Context, call: ast.expr, says_casts: bool) -> str:
     items = read(context.source(call))
     items.head = "MixedPrecisionPolicy" + items.head[len(context.source(call.func)) :]
     names = [*FIELDS][: len(call.args)] + [str(keyword.arg) for keyword in call.keywords]
-    kept = ["param_dtype", "reduce_dtype", *(["cast_forward_inputs"] if says_casts else [])]
+    kept = ["param_dtype", "reduce_dtype"]
+    if says_casts:
+        kept.append("cast_forward_inputs")
     for name, item in list(zip(names, list(items.items), strict=True)):
         if name not in kept:
             items.drop(item)

@@ -95,16 +95,23 @@ class _Search:
             if each.node not in makers:
                 ends = self.function(each, True, FRESH)
                 self.is_open |= any(state.is_gathered for state in ends)
-        for each in uncalled if self.is_open else ():
-            if each.node not in makers:
-                self.function(each, True, GATHERED)
+        if self.is_open:
+            for each in uncalled:
+                if each.node not in makers:
+                    self.function(each, True, GATHERED)
         self._is_strict = False
         self._ends.clear()
         for each in uncalled:
             if each.node in makers:
                 self.function(each, True, NOT_MADE)
         for file in files:
-            self.body(file, file.tree.body, True, NOT_MADE if file.tree in makers else FRESH)
+            self.body(file, file.tree.body, True, self._begins(file))
+
+    def _begins(self, file: File) -> States:
+        """The states where a file begins."""
+        if file.tree in self._makers:
+            return NOT_MADE
+        return FRESH
 
     def _is_dead(self, names: frozenset[str], function: Definition) -> bool:
         """Whether nothing can call a function that nothing calls by its name: no code names it at all.
@@ -170,7 +177,7 @@ class _Search:
             case Event.GENERATES:
                 return _run(states, False)
             case Event.BACKWARD:
-                return frozenset(State() if each.waits else each for each in states)
+                return _behind_backward(states)
             case Event.FREES:
                 return frozenset(replace(each, is_gathered=False) for each in states)
             case Event.READS:
@@ -224,6 +231,14 @@ class _Search:
             self.found = Place(file, call)
 
 
+def _behind_backward(states: States) -> States:
+    """The states behind a backward, which frees what waits for it."""
+    waiting = {each for each in states if each.waits}
+    if waiting:
+        return (states - waiting) | {State()}
+    return states
+
+
 def _run(states: States, grad: bool | None) -> States:
     """The states behind a forward, with gradients or without, or either."""
     not_made = frozenset(each for each in states if not each.is_made)
@@ -231,7 +246,9 @@ def _run(states: States, grad: bool | None) -> States:
     without = frozenset(replace(each, is_gathered=True) for each in states - not_made)
     if grad is None:
         return not_made | with_them | without
-    return not_made | (with_them if grad else without)
+    if grad:
+        return not_made | with_them
+    return not_made | without
 
 
 def _inside(file: File, function: ast.AST, grad: bool | None) -> bool | None:

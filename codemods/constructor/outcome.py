@@ -59,16 +59,15 @@ def of_runtime(name: str, construction: Construction) -> Import:
 def still_read(construction: Construction, text: str) -> list[ast.expr]:
     """FSDP1's names among the arguments of a call that its new code goes on reading."""
     context = construction.context
-    arguments = (
-        each for each in values_given(construction.call) if each is not construction.module
-    )
-    inside = (node for argument in arguments for node in ast.walk(argument))
-    return [
-        node
-        for node in inside
-        if isinstance(node, ast.expr) and node in context.references
-        if re.search(rf"(?<![\w.]){re.escape(context.source(node))}(?!\w)", text)
-    ]
+    kept = []
+    for argument in values_given(construction.call):
+        if argument is construction.module:
+            continue
+        for node in ast.walk(argument):
+            if isinstance(node, ast.expr) and node in context.references:
+                if re.search(rf"(?<![\w.]){re.escape(context.source(node))}(?!\w)", text):
+                    kept.append(node)
+    return kept
 
 
 def taken_away(

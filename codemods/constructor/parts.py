@@ -16,7 +16,8 @@ def has_sharded_parts(construction: Construction) -> bool:
 
     A model that the call does not show, or that is given to a function, may be any.
     """
-    context, module = construction.context, construction.module
+    context = construction.context
+    module = construction.module
     path = _PART
     if module is not None and not _may_be_any(context, module):
         path = re.compile(rf"{re.escape(context.source(module))}[.\[]")
@@ -36,9 +37,9 @@ def _may_be_any(context: Context, module: ast.expr) -> bool:
     """Whether a module is a function's parameter, or has another name of the file's."""
     if not isinstance(module, ast.Name):
         return False
-    bindings = context.file.bindings(module)
-    return any(
-        isinstance(each, Parameter)
-        or (isinstance(each, Assigned) and isinstance(each.value, ast.Name | ast.Attribute))
-        for each in bindings
-    )
+    for binding in context.file.bindings(module):
+        if isinstance(binding, Parameter):
+            return True
+        if isinstance(binding, Assigned) and isinstance(binding.value, ast.Name | ast.Attribute):
+            return True
+    return False

@@ -60,7 +60,9 @@ def _is_given_there(
     calls = program.calls(function.name)
     for file, call in calls:
         model = given(call, function, name)
-        own = given(call, function, device.id) if isinstance(device, ast.Name) else device
+        own: ast.expr | None = device
+        if isinstance(device, ast.Name):
+            own = given(call, function, device.id)
         if model is None or own is None or not _is_there(program, file, model, own):
             return False
     return bool(calls)

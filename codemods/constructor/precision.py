@@ -81,27 +81,35 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     source, buffers = _policy(construction, value, code, flow, found)
     if buffers and code.exempt and construction.like_fsdp1:
         raise AtRunTime  # which leaves the buffers of a BatchNorm as they are
+    told = ""
+    if buffers:
+        told = f" Buffers are cast to `{buffers}`."
     if buffers and construction.like_fsdp1:
         code.like_fsdp1.append(f"buffer_dtype={buffers}")
     else:
         code.cast = buffers
-    told = ""
-    if buffers:
-        told = f" Buffers are cast to `{buffers}`."
     if source == "MixedPrecisionPolicy()":
         return f"Removed: parameters and gradients keep their dtype, which is the default.{told}"
     code.use(construction, "MixedPrecisionPolicy")
-    is_root_cast = casts_root or casts
-    code.root["mp_policy"] = source if is_root_cast else _without_casts(source, code)
-    if is_said and code.loop:
+    is_root_cast = bool(casts_root or casts)
+    code.root["mp_policy"] = _with_casts(source, code, casts=is_root_cast)
+    if not code.loop:
+        return f"{_BECOMES}{told}"
+    if is_said:
         # As under FSDP1, the root casts its inputs, whatever the units below it do.
         code.root["mp_policy"] = f"replace({source}, cast_forward_inputs=True)"
         code.imports.append(Import("dataclasses", "replace"))
-    if code.loop:
-        code.child["mp_policy"] = source if casts else _without_casts(source, code)
-        if is_root_cast and (is_said or not casts):
-            return f"{_BECOMES} {_ROOT_CASTS}{told}"
+    code.child["mp_policy"] = _with_casts(source, code, casts=bool(casts))
+    if is_root_cast and (is_said or not casts):
+        return f"{_BECOMES} {_ROOT_CASTS}{told}"
     return f"{_BECOMES}{told}"
+
+
+def _with_casts(source: str, code: Code, *, casts: bool) -> str:
+    """The policy of units that cast their inputs, or do not."""
+    if casts:
+        return source
+    return _without_casts(source, code)
 
 
 def _literal(given: Sequence[Precision], field: str) -> object:
@@ -209,9 +217,9 @@ def _again(
     written = ", ".join(f"{n}={types[n]}" for n in ("param_dtype", "reduce_dtype") if n in types)
     source = f"MixedPrecisionPolicy({written})"
     buffers = given.sources.get("buffer_dtype", "")
-    return _named(
-        construction, source, code, needs_name=bool(code.loop)
-    ), "" if buffers in _FULL else buffers
+    if buffers in _FULL:
+        buffers = ""
+    return _named(construction, source, code, needs_name=bool(code.loop)), buffers
 
 
 def _made_from(

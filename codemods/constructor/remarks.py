@@ -71,7 +71,8 @@ def remarks(
         return [], ()
     left = Counter(every) - Counter(comments(after))
     going = [argument for argument in construction.arguments if _goes(construction, argument)]
-    kept, gone = [], []
+    kept = []
+    gone = []
     for comment in every:
         if not left[comment]:
             continue

@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.order import first_read
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Rule
+from fsdp_migrate.facts.file import place_of
 from fsdp_migrate.source import is_test
 
 GATHERED = Rule("FSDP006", "root-stays-gathered")
@@ -43,7 +44,7 @@ def may_be_read(context: Context, at: ast.expr | ast.stmt) -> str:
     read = program.once(first_read, at, tuple(paths))
     if read is None:
         return ""
-    place = f"line {getattr(read.node, 'lineno', 1)}"
+    place = f"line {place_of(read.node)[0]}"
     if read.file is not context.file:
         place += f" of {read.file.path.name}"
     return (

@@ -2,24 +2,23 @@
 
 import ast
 
-from fsdp_migrate.codemods.constructor.construction import Construction, classes_of_model
-from fsdp_migrate.facts.file import File
+from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.constructor.model_classes import classes_of_model
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Definition, Program, is_module
 
 
 def may_be_of(construction: Construction, classes: list[ast.expr]) -> bool:
     """Whether one of some classes, or one below it, is that of the model, or is made where it is no part of a module."""
     context = construction.context
-    named = [
-        each
-        for cls in classes
-        for each in context.program.meanings(cls, context.file)
-        if isinstance(each, Definition)
-    ]
+    named: list[Definition] = []
+    for cls in classes:
+        meanings = context.program.meanings(cls, context.file)
+        named += [each for each in meanings if isinstance(each, Definition)]
     nodes = {each.node for each in named}
     if any(each.node in nodes for each in classes_of_model(construction)):
         return True
-    names = {getattr(cls, "attr", getattr(cls, "id", "")) for cls in classes}
+    names = set(map(last_name, classes))
     names |= {name for each in named for name in _below(context.program, each)}
     return any(_is_made(context.program, name) for name in names)
 

@@ -5,20 +5,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.assumptions.table import SETTING
-from fsdp_migrate.codemods.constructor import buffers, devices, precision, sharding, wrapping
+from fsdp_migrate.codemods.constructor import (
+    buffers,
+    devices,
+    from_rank_0,
+    given_meshes,
+    precision,
+    sharding,
+    wrapping,
+)
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, chosen
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
     DIRECT,
     PARTIAL,
-    SUBCLASS,
     UNITS,
     AtRunTime,
     Construction,
     constructions,
 )
 from fsdp_migrate.codemods.constructor.meta import is_on_meta
+from fsdp_migrate.codemods.constructor.mixed import offloads
 from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.constructor.remarks import Beside
 from fsdp_migrate.codemods.constructor.silent import hits
@@ -62,7 +70,9 @@ class Row:
             return self.rule(construction, argument)
         constant = construction.constant(argument.value)
         is_off = constant is None or constant is False  # 0 is a device
-        return self.rule, self.off if is_off and self.off else self.text
+        if is_off and self.off:
+            return self.rule, self.off
+        return self.rule, self.text
 
 
 def in_torchs_words(construction: Construction, model: str) -> Code:
@@ -105,7 +115,9 @@ def _written(construction: Construction, code: Code, names: tuple[str, ...]) -> 
         try:
             row = ROWS[name]
             beside = Beside(construction, argument, code)
-            said = "" if is_default else row.write(construction, argument.value, code)
+            said = ""
+            if not is_default:
+                said = row.write(construction, argument.value, code)
             beside.put()
             code.said[name] = said or row.removed or row.say(construction, argument)[1]
         except AtRunTime:
@@ -151,7 +163,8 @@ def _speaking(program: Program, form: str) -> Iterator[Construction]:
 
 def _leave_behind(construction: Construction, code: Code) -> None:
     """Lets `like_fsdp1` leave behind what FSDP1's flat parameters lacked; `units` reads `use_orig_params` itself."""
-    context, kept = construction.context, construction.keeps_attributes
+    context = construction.context
+    kept = construction.keeps_attributes
     if not construction.like_fsdp1 or kept == "True":
         return
     paths = context.program.reach.of(context.file.path)
@@ -180,7 +193,9 @@ _NOT_OFFLOADED = "Has no effect: nothing is offloaded, which is the default."
 
 def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     made = construction.context.value(argument.value)
-    flag = _offloads(construction, made.node) if made is not None else ...
+    flag: object = ...
+    if made is not None:
+        flag = offloads(construction, made.node)
     if flag is ...:
         text = (
             "Read by `fsdp_migrate.runtime` when the program runs: "
@@ -215,7 +230,9 @@ def _offloaded(construction: Construction, value: ast.expr, code: Code) -> Condi
             return chosen(construction.text(test), *parts)
         case ast.Call() as call if construction.context.fsdp1(call.func) == "CPUOffload":
             given = values_given(call)
-            flag = construction.constant(given[0]) if given else False
+            flag: object = False
+            if given:
+                flag = construction.constant(given[0])
             if flag is ...:
                 return construction.text(given[0])
             return bool(flag)
@@ -227,27 +244,20 @@ def _offloaded(construction: Construction, value: ast.expr, code: Code) -> Condi
     return f"{source} and {source}.offload_params"
 
 
-def _offloads(construction: Construction, made: ast.expr) -> object:
-    """The flag of `CPUOffload(True)`, None for None; `...` for any other expression or flag."""
-    if isinstance(made, ast.Constant):
-        return made.value
-    if not isinstance(made, ast.Call) or construction.context.fsdp1(made.func) != "CPUOffload":
-        return ...
-    given = values_given(made)
-    return construction.constant(given[0]) if given else False
-
-
 _NO_PREFETCH = "Has no effect: forward prefetching is off by default."
 
 
 def _forward_prefetch(construction: Construction, value: ast.expr, code: Code) -> str:
     """The next unit's parameters are gathered with a unit's own, which changes no number."""
-    constant = construction.constant(value) if value in construction.context.file.parents else ...
+    constant: object = ...
+    if value in construction.context.file.parents:
+        constant = construction.constant(value)
     if constant is False:
         return _NO_PREFETCH
     if not code.loop:
         return "Has no effect: with a single unit there is nothing to prefetch."
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     units = context.local("fsdp_modules", call)  # `units` may be imported from the runtime
     code.use(construction, "FSDPModule")
     lines = [
@@ -266,7 +276,8 @@ def _forward_prefetch(construction: Construction, value: ast.expr, code: Code) -
 
 def _ignored(construction: Construction, value: ast.expr, code: Code) -> str:
     """`ignored_params=`, and no unit inside of what is ignored."""
-    context, call = construction.context, construction.call
+    context = construction.context
+    call = construction.call
     source = construction.text(value)
     flow = construction.flow(value)
     may_be_none = any(isinstance(e.node, ast.Constant) and e.node.value is None for e in flow.ends)
@@ -299,34 +310,17 @@ def _ignored(construction: Construction, value: ast.expr, code: Code) -> str:
 def _kind_of_ignored(construction: Construction, value: ast.expr) -> str | None:
     """Whether `ignored_states` are modules or parameters, by the words that make them."""
     texts = [ast.unparse(value)]
-    made = construction.context.value(value) if value in construction.context.file.parents else None
+    made = None
+    if value in construction.context.file.parents:
+        made = construction.context.value(value)
     if made is not None:
         texts.append(ast.unparse(made.node))
     text = " ".join(texts)
     if "param" in text:
         return "parameters"
-    return "modules" if "module" in text else None
-
-
-# What leaves some parameters whole, or on the CPU.
-_MIXING = ("cpu_offload", "ignored_modules", "ignored_states")
-
-
-def are_mixed(program: Program) -> bool:
-    """Whether parameters may be no DTensors, or on the CPU, by what the constructors of a run are given; where that is not
-    shown, by the words in its files."""
-    every = [each for file in program.files for each in constructions(Context(file, program))]
-    given = [(e, name, v) for e in every for name in _MIXING if (v := e.value(name)) is not None]
-    for construction, name, value in given:
-        made = construction.context.value(value) if name == "cpu_offload" else None
-        if made is None or _offloads(construction, made.node):
-            return True
-    stars = (e.unseen or any(isinstance(v, ast.Starred) for v in e.call.args) for e in every)
-    if every and not any(stars) and all(each.kind != SUBCLASS for each in every):
-        return False
-    # `StateDictOptions(full_state_dict=True, cpu_offload=True)` is about states.
-    words = (r"cpu_offload(?!\s*=\s*True)", *_MIXING[1:], "CPUOffload", "ignored_param")
-    return program.has("|".join(words))
+    if "module" in text:
+        return "modules"
+    return None
 
 
 _IGNORED = Row(
@@ -342,14 +336,14 @@ ROWS = {
     "auto_wrap_policy": Row(wrapping.policy, wrapping.say),
     "sharding_strategy": Row(sharding.strategy, sharding.say),
     "process_group": Row(
-        sharding.process_group,
-        sharding.GROUP,
+        given_meshes.process_group,
+        given_meshes.GROUP,
         "`fsdp_migrate.runtime` creates a device mesh from this process group.",
         "Has no effect: all ranks are used, which is the default.",
     ),
     "device_mesh": Row(
-        sharding.device_mesh,
-        sharding.MESH,
+        given_meshes.device_mesh,
+        given_meshes.MESH,
         "`fsdp_migrate.runtime` passes this mesh to `fully_shard`.",
         "Has no effect: all ranks are used, which is the default.",
     ),
@@ -368,8 +362,8 @@ ROWS = {
         "Has no effect: there is no function to call, which is the default.",
     ),
     "sync_module_states": Row(
-        devices.sync,
-        devices.SYNC,
+        from_rank_0.sync,
+        from_rank_0.SYNC,
         "`fsdp_migrate.runtime` broadcasts parameters and buffers from rank 0 before sharding.",
         "Has no effect: nothing is broadcast, which is the default.",
     ),

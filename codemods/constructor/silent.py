@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.wrapping import named_classes
+from fsdp_migrate.codemods.constructor.unit_modules import named_classes
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.file import File, last_name, place_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
+from fsdp_migrate.facts.nodes import name_around
 from fsdp_migrate.facts.program import Definition, External, Program
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
@@ -39,13 +40,14 @@ class Hit:
     edit: str
 
     def __str__(self) -> str:
-        return f"{self.file.shown}:{getattr(self.node, 'lineno', 1)} {self.what} ({self.edit})"
+        return f"{self.file.shown}:{place_of(self.node)[0]} {self.what} ({self.edit})"
 
 
 def hits(construction: Construction) -> list[Hit]:
     """The places that rely on the wrapper of a constructor's model."""
     context = construction.context
-    program, reach = context.program, context.program.reach
+    program = context.program
+    reach = context.program.reach
     found: list[Hit] = []
     own = str(context.file.path)
     # What a test wraps stays in it; what other code wraps no test counts for.
@@ -84,7 +86,9 @@ def _hits(program: Program, path: str) -> list[tuple[Hit, frozenset[str]]]:
 
 def _strings(context: Context) -> Iterator[Hit]:
     file = context.file
-    for node in file.of(ast.Constant) if _NAMES(file.text) else ():
+    if not _NAMES(file.text):
+        return
+    for node in file.of(ast.Constant):
         text = node.value
         if not isinstance(text, str) or len(text) > 200:
             continue
@@ -144,26 +148,31 @@ def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
         if len(sides) != 2 or isinstance(compare.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE):
             continue
         for side, other in (sides, sides[::-1]):
-            if _is_type(side):
-                classes = frozenset(_modules(context, other))
-            else:
+            if not _is_type(side):
+                continue
+            classes = frozenset(_modules(context, other))
+            if not classes or _initializes(file, compare):
+                continue
+            edit = "write `isinstance(...)`"
+            what = f"compares the exact class with {', '.join(sorted(classes))}"
+            if wrappers.intersection(ast.walk(other)):
                 classes = frozenset()
-            if classes and not _initializes(file, compare):
-                edit = "write `isinstance(...)`"
-                what = f"compares the exact class with {', '.join(sorted(classes))}"
-                hit = Hit(file, compare, what, edit)
-                yield hit, frozenset() if wrappers.intersection(ast.walk(other)) else classes
+            yield Hit(file, compare, what, edit), classes
 
 
 def _is_type(side: ast.expr) -> bool:
-    if isinstance(side, ast.Call):
-        return getattr(side.func, "id", "") == "type" and len(side.args) == 1
-    return isinstance(side, ast.Attribute) and side.attr == "__class__"
+    match side:
+        case ast.Call(func=ast.Name(id="type"), args=[_]) | ast.Attribute(attr="__class__"):
+            return True
+    return False
 
 
 def _modules(context: Context, expression: ast.expr) -> Iterator[str]:
     """The names of what may be classes of modules in an expression."""
-    for cls in getattr(expression, "elts", [expression]):
+    classes = [expression]
+    if isinstance(expression, ast.Tuple | ast.List | ast.Set):
+        classes = expression.elts
+    for cls in classes:
         if isinstance(cls, ast.Name | ast.Attribute):
             meanings = context.program.meanings(cls, context.file)
             if meanings and all(_may_be_module(context, meaning) for meaning in meanings):
@@ -196,10 +205,9 @@ def _initializes(file: File, node: ast.AST) -> bool:
     if function is None or function.name == "__init__":
         return function is not None
     uses = (*file.loads.get(function.name, ()), *file.attributes.get(function.name, ()))
-    calls = [file.parents[use] for use in uses]
-    return bool(calls) and all(
-        isinstance(call, ast.Call)
-        and last_name(call.func) == "apply"
-        and getattr(file.function(call), "name", "") == "__init__"
-        for call in calls
-    )
+    return bool(uses) and all(_is_applied_in_init(file, file.parents[use]) for use in uses)
+
+
+def _is_applied_in_init(file: File, call: ast.AST) -> bool:
+    is_apply = isinstance(call, ast.Call) and last_name(call.func) == "apply"
+    return is_apply and name_around(file, call) == "__init__"

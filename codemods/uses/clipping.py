@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.rows import are_mixed
+from fsdp_migrate.codemods.constructor.mixed import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.edit import layout
 from fsdp_migrate.codemods.edit.taken_away import without_comments_above

@@ -3,7 +3,8 @@
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.construction import classes_of_model, constructions
+from fsdp_migrate.codemods.constructor.construction import constructions
+from fsdp_migrate.codemods.constructor.model_classes import classes_of_model
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule

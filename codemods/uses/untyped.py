@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Iterator
 
-from fsdp_migrate.codemods.constructor.rows import are_mixed
+from fsdp_migrate.codemods.constructor.mixed import are_mixed
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, setting

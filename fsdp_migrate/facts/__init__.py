@@ -3,6 +3,7 @@
 names       the names of FSDP1, of torch and of the runtime
 scopes      the scopes of a file and what binds their names
 file        one file, walked once into tables
+nodes       what many rules ask of one node: its literal value, the object of a method
 tree        all files of the run: which import which, and so can get a model or read a name
 program     the files that mention FSDP: what a name means across them
 origins     where a value comes from: one step back at a time, and the one expression that made it
