@@ -7,7 +7,7 @@ from fsdp_migrate.codemods.assumptions.lines import WORDS, is_elsewhere
 from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction
 from fsdp_migrate.codemods.constructor.silent import Hit
-from fsdp_migrate.codemods.context import Context, shortened
+from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.findings import Action
 
@@ -26,7 +26,13 @@ def of(
     call = construction.call
     is_whole = {"mixed_precision", "auto_wrap_policy"} <= {*written}
     lacks_attributes = construction.keeps_attributes == "False"
-    yield from of_model(context, call, norms=is_whole, lacks_attributes=lacks_attributes)
+    yield from of_model(
+        context,
+        call,
+        norms=is_whole,
+        lacks_attributes=lacks_attributes,
+        two_types=any(map(has_two_types, _policies(construction))),
+    )
     for hit in hits:
         if hit.file is context.file:
             what = f"{hit.what[0].upper()}{hit.what[1:]}"
@@ -41,13 +47,14 @@ def of(
 
 
 def of_model(
-    context: Context, node: ast.AST, *, norms: bool, lacks_attributes: bool
+    context: Context, node: ast.AST, *, norms: bool, lacks_attributes: bool, two_types: bool
 ) -> Iterator[Found]:
     """What is assumed of every model that is sharded at a node.
 
     Args:
         norms: whether a BatchNorm may be in low precision.
         lacks_attributes: whether FSDP1's parameters had lost their attributes, too.
+        two_types: whether gradients may be reduced in another type than they are computed in.
     """
     for assumption in ASSUMPTIONS:
         name = assumption.name
@@ -58,7 +65,31 @@ def of_model(
                 matters = context.target < (2, 13) and context.program.has("@dataclass")
             case "parameter_attributes":
                 matters = not lacks_attributes
+            case "summed_dtype":
+                matters = two_types
             case _:
                 matters = True
         if matters and (name not in WORDS or is_elsewhere(context, name)):
             yield Found(ASSUMPTION, node, Action.REWRITE, assumption.message, "fully_shard")
+
+
+def _policies(construction: Construction) -> list[ast.expr]:
+    """What can make the policy of precision of a constructor."""
+    policy = construction.value("mixed_precision")
+    if policy is None:
+        return []
+    return [end.node for end in construction.flow(policy).ends]
+
+
+def has_two_types(policy: ast.expr) -> bool:
+    """Whether a policy may name another type for reductions than for parameters."""
+    match policy:
+        case ast.Constant():
+            return False
+        case ast.Call():
+            computed = keyword(policy, "param_dtype", 0)
+            reduced = keyword(policy, "reduce_dtype", 1)
+            if reduced is None:
+                return False
+            return computed is None or ast.dump(computed) != ast.dump(reduced)
+    return True

@@ -47,6 +47,7 @@ WORDS = {
     "autocast_cache": r"autocast",
     "sharded_after_forward": r"no_grad|inference_mode|\.eval\(\)",
     "not_reduced": r"\.no_sync\b",
+    "summed_dtype": r"\.no_sync\b",
     "whole_in_apply": r"(?<!\w)[a-z_]\w*\.apply\(",
 }
 _DATA = "Has no effect: FSDP2 continues with the old memory. Write `p.data.copy_(x)`, where `x` is a DTensor as well."

@@ -141,6 +141,14 @@ ASSUMPTIONS = (
         "",
     ),
     Assumption(
+        "summed_dtype",
+        Severity.SILENT,
+        "gradients that accumulate under `no_sync` may add up in `reduce_dtype`",
+        "FSDP1 added them up in `param_dtype`, so the sums are rounded elsewhere; `--form auto` does as FSDP1 did. With a "
+        "`reduce_dtype` in low precision and parameters in float32, sums become less exact: set it to float32",
+        "",
+    ),
+    Assumption(
         "root_inputs",
         Severity.SILENT,
         "units in low precision run only inside `forward` of the model",

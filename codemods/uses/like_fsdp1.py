@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.edit.text import indentation, newline
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
+from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import RUNTIME
 from fsdp_migrate.findings import Action
 
@@ -59,6 +60,7 @@ def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
         statement,
         norms=_has_units_in_low_precision(statement),
         lacks_attributes=is_false(keyword(call, "parameter_attributes")),
+        two_types=any(map(assumptions.has_two_types, _policies(context, statement))),
     )
 
 
@@ -67,6 +69,15 @@ def _has_units_in_low_precision(statement: ast.With) -> bool:
     inside = [*ast.walk(statement)]
     keywords = [each.arg for each in inside if isinstance(each, ast.keyword)]
     return any(isinstance(each, ast.For) for each in inside) and "mp_policy" in keywords
+
+
+def _policies(context: Context, statement: ast.With) -> Iterator[ast.expr]:
+    """The policies of precision that a block passes on as they are."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.keyword) and node.arg == "mp_policy":
+            if not isinstance(node.value, ast.Call) or last_name(node.value.func) != "replace":
+                made = context.value(node.value)
+                yield node.value if made is None else made.node
 
 
 def _root(statement: ast.With, model: ast.expr) -> ast.Expr | None:

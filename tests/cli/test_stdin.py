@@ -48,7 +48,7 @@ def test_the_program_goes_to_standard_output_and_words_elsewhere(
 def test_findings_and_diffs_have_the_name_that_is_given(piped: Piped) -> None:
     result = piped(FSDP1, "check", "-", "--stdin-filename", "src/a.py")
     assert result.code == 1
-    assert result.text.startswith("src/a.py:2:9 FSDP002 ")
+    assert "\nsrc/a.py:2:9 FSDP002 " in result.text
     document = json.loads(piped(FSDP1, "check", "-", "--format", "json").out)
     assert {finding["path"] for finding in document["findings"]} == {"stdin.py"}
     patch = piped(FSDP1, "-", "--diff", "--stdin-filename", "src/a.py")

@@ -1,11 +1,14 @@
 """`--form torch`: what it assumes of a program, at its lines where the files show them, else at each constructor."""
 
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS
+from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.findings import Severity
+from fsdp_migrate.source import Source
 
 from .programs import analysed
 
@@ -192,3 +195,30 @@ def test_a_constructor_that_stays_assumes_nothing(tmp_path: Path) -> None:
 def test_other_forms_of_the_call_assume_the_same(tmp_path: Path) -> None:
     text = TRAIN.replace("model = FSDP(model, use_orig_params=True)", "models = [FSDP(model)]")
     assert _said(tmp_path, text) == _said(tmp_path, TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("types", "matters"),
+    [
+        ("param_dtype=torch.bfloat16, reduce_dtype=torch.float32", True),
+        ("reduce_dtype=torch.bfloat16", True),
+        ("param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16", False),
+        ("param_dtype=torch.bfloat16", False),
+    ],
+)
+def test_the_type_in_which_gradients_add_up(types: str, matters: bool, tmp_path: Path) -> None:
+    """Also where an earlier run has written the constructor under `like_fsdp1`."""
+    text = (
+        "import torch\n"
+        "from model import Net\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, MixedPrecision\n\n"
+        f"model = FSDP(Net(), mixed_precision=MixedPrecision({types}))\n"
+        "with model.no_sync():\n"
+        "    model(batch).mean().backward()\n"
+        "model(batch).mean().backward()\n"
+    )
+    source = Source(Path("/nowhere/train.py"), "train.py", text.encode())
+    in_auto = analyse_source(source).changes[0].after.decode()
+    for each in (text, in_auto):
+        said = [*chain.from_iterable(_assumed(tmp_path, each).values())]
+        assert any("may add up in `reduce_dtype`" in message for message in said) is matters
