@@ -125,6 +125,14 @@ class Choice:
             return compared(source, _quoted(wanted))
         return compared(source, [f"{self.enum}.{each}" for each in in_order(wanted)], "is")
 
+    @property
+    def is_by_key(self) -> bool:
+        """Whether the expression is a member of torch's enum by its name: `ShardingStrategy[name]`."""
+        match self.value:
+            case ast.Subscript(value=enum):
+                return self._is_enum(enum)
+        return False
+
     def _possible(self, node: ast.expr) -> frozenset[str] | None:
         """The members that an expression can be; None if the files do not show them all."""
         context = self.construction.context

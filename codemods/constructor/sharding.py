@@ -31,9 +31,10 @@ DYNAMIC = Rule("FSDP105", "dynamic-strategy")
 _NAMES = '("replicate", "shard")'
 DIMS = f"mesh_dim_names={_NAMES}"
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
-_NO_PAIR = "Your mesh or process group has one dimension, and `_HYBRID_SHARD_ZERO2` needs two: do not choose it here."
+_ONE_DIMENSION = "Your mesh or process group is used as it is: over one dimension NO_SHARD shards parameters, and HYBRID_SHARD needs two."
 DEVICE_MESH = "torch.distributed.device_mesh"
 
+_BY_KEY = "A name that is no strategy raised `KeyError`, and means FULL_SHARD now."
 _CHOSEN = "Replaced by `reshard_after_forward`, which is chosen where the strategy was."
 _DEFAULT = "This is FSDP2's default: each unit except the root frees its parameters after forward."
 _OWN_PAIR = (
@@ -84,10 +85,8 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
         mesh = _mesh(construction, choice, hybrid, whole, code)
     elif choice.is_shown:
         mesh = _of_given(construction, hybrid, whole, code)
-    elif _keeping(construction, choice) != KEEPING:
-        mesh = _NO_PAIR
     else:
-        mesh = "Your mesh or process group is used: for NO_SHARD or HYBRID_SHARD it needs two dimensions."
+        mesh = _ONE_DIMENSION
     if choice.enum in " ".join((*code.child.values(), *code.root.values(), *code.above)):
         home = TORCH
         if construction.like_fsdp1:
@@ -96,7 +95,10 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     member = construction.member(value, "ShardingStrategy")
     if is_given and member == "HYBRID_SHARD":
         return _OWN_PAIR
-    return _message(keeps, mesh, is_one=member is not None)
+    text = _message(keeps, mesh, is_one=member is not None)
+    if isinstance(keeps, str) and (choice.is_name or choice.is_by_key):
+        text = f"{text} {_BY_KEY}"
+    return text
 
 
 def _where_chosen(construction: Construction, value: ast.expr, choice: Choice, code: Code) -> str:
