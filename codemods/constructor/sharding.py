@@ -31,7 +31,10 @@ DYNAMIC = Rule("FSDP105", "dynamic-strategy")
 _NAMES = '("replicate", "shard")'
 DIMS = f"mesh_dim_names={_NAMES}"
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
-_ONE_DIMENSION = "Your mesh or process group is used as it is: over one dimension NO_SHARD shards parameters, and HYBRID_SHARD needs two."
+_ONE_DIMENSION = (
+    "Your mesh or process group is used as it is: over one dimension NO_SHARD shards parameters, "
+    "and HYBRID_SHARD needs two."
+)
 DEVICE_MESH = "torch.distributed.device_mesh"
 
 _BY_KEY = "A name that is no strategy raised `KeyError`, and means FULL_SHARD now."

@@ -73,8 +73,8 @@ def at_line(cause: Cause | None, lines: Sequence[Line]) -> Cause | None:
         return cause
     first = lines[0]
     if first.needs_user:
-        title = f"{first.rules[0]} at {first.place}"
-        return Cause("by-hand", title, "Do what this finding says, and verify again.")
+        title = f"{first.rules[0]} at {first.place}: {first.message}".rstrip(": .")
+        return Cause("by-hand", title, "Then verify again.")
     if cause.name in ("by-hand", "rounding"):
         return cause
     advice = "Its values in both programs are above. Make the migrated program compute the original's there."
@@ -82,11 +82,13 @@ def at_line(cause: Cause | None, lines: Sequence[Line]) -> Cause | None:
 
 
 def note_of(findings: Sequence[Finding]) -> str:
-    """A note of what the migration left to people: how many findings, and the first of them."""
-    first = f"{findings[0].code} at {findings[0].path}:{findings[0].line}"
+    """A note of what the migration left to people: how many findings, and the first of them in words."""
+    first = findings[0]
+    told = f"{first.code} at {first.path}:{first.line}: {first.message}"
     if len(findings) == 1:
-        return f"1 finding needs you: {first}"
-    return f"{len(findings)} findings need you: {first}, ..."
+        return f"1 finding needs you: {told}"
+    more = f"{len(findings) - 1} more, which `fsdp-migrate check` lists"
+    return f"{len(findings)} findings need you: {told} And {more}."
 
 
 Shown = Iterator[tuple[str, dict[str, Any]]]

@@ -33,7 +33,7 @@ def show(
     for text in verdict.remarks:
         say(wrapped(text, width), err, dim=True)
     if ranks > 1:
-        say(f"loss, mean of {ranks} ranks", err)
+        say(f"loss, mean of {ranks} ranks, and the largest difference on a rank", err)
     else:
         say("loss", err)
     rows = [*_rows(verdict)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.verify import causes
 from fsdp_migrate.verify.compare import FILES, Difference, compare
 from fsdp_migrate.verify.records import Run
@@ -123,8 +124,19 @@ def test_a_finding_on_the_first_line_that_differs_is_the_cause() -> None:
     assert at_line is not None
     assert at_line.name == "line"
     assert at_line.title.startswith("train.py:7 ")
-    found = causes.at_line(unknown, [replace(line, needs_user=True)])
+    told = replace(line, needs_user=True, message="Use m.ndim.")
+    found = causes.at_line(unknown, [told])
     assert found is not None
-    assert (found.name, found.title) == ("by-hand", "FSDP507 at train.py:7")
+    assert (found.name, found.title) == ("by-hand", "FSDP507 at train.py:7: Use m.ndim")
     shown = replace(unknown, name="clipping")
     assert causes.at_line(shown, [replace(line, needs_user=True)]) is shown
+
+
+def test_several_findings_are_noted_as_one_is() -> None:
+    """What looks for such a note knows both."""
+    place = ("train.py", 7, 1, 7, 2)
+    one = Finding(*place, "FSDP507", "shapes", Action.MANUAL, "Use m.ndim.", "p.ndim")
+    for findings in ([one], [one, one]):
+        note = causes.note_of(findings)
+        assert causes.BY_HAND in note
+        assert "FSDP507 at train.py:7: Use m.ndim." in note

@@ -65,6 +65,7 @@ class Line:
         rank: the first rank that differs there.
         rules: the codes of the findings on this line, first those that need the user; empty where the tool said nothing.
         needs_user: whether one of them needs the user.
+        message: what the first of these says.
         around: the lines around it, with their numbers.
     """
 
@@ -76,6 +77,7 @@ class Line:
     rules: tuple[str, ...] = ()
     around: tuple[tuple[int, str], ...] = ()
     needs_user: bool = False
+    message: str = ""
 
     @property
     def place(self) -> str:
@@ -93,5 +95,5 @@ class Line:
     def to_json(self) -> dict[str, Any]:
         """The same for programs."""
         told = asdict(self)
-        del told["around"]
+        del told["around"], told["message"]
         return {**told, "text": str(self)}

@@ -19,17 +19,18 @@ def with_rules(lines: list[Line], root: Path, form: str) -> list[Line]:
 
     report = analyse(discover([root]), Options(form=form))
     codes: dict[tuple[str, int], dict[str, None]] = {}
-    manual = set()
+    manual: dict[tuple[str, int], str] = {}
     for finding in (*report.manual, *report.findings):
         path = Path(finding.path).resolve()
         if path.is_relative_to(root):
             place = str(path.relative_to(root)), finding.line
             codes.setdefault(place, {})[finding.code] = None
             if finding.action is Action.MANUAL:
-                manual.add(place)
+                manual.setdefault(place, finding.message)
     found = []
     for line in lines:
         place = line.file, line.line
         rules = tuple(codes.get(place, {}))
-        found.append(replace(line, rules=rules, needs_user=place in manual))
+        message = manual.get(place, "")
+        found.append(replace(line, rules=rules, needs_user=place in manual, message=message))
     return found
