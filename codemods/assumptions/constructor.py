@@ -62,7 +62,7 @@ def of_model(
             case "batch_norm" | "root_inputs":
                 matters = norms
             case "dataclasses":
-                matters = context.target < (2, 13) and context.program.has("@dataclass")
+                matters = context.target < (2, 13)
             case "parameter_attributes":
                 matters = not lacks_attributes
             case "summed_dtype":

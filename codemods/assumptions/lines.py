@@ -37,7 +37,7 @@ _ASKED = {**INTERFACE, **METHODS}
 # By which words an assumption matters: `model.rank`, `hasattr(model, "rank")` and `getattr(model, name)` for the interface.
 WORDS = {
     "interface": rf"(?<!\bself)\.(?:{'|'.join((*INTERFACE, *_REPLACED))})\b(?! import)"
-    rf"|\b(?:get|has)attr\((?![^()\n]*,\s*[\"'](?!(?:{'|'.join(_ASKED)})[\"']))",
+    rf"|\b(?:get|has)attr\((?!self,)(?![^()\n]*,\s*[\"'](?!(?:{'|'.join(_ASKED)})[\"']))",
     "parameter_attributes": SETTING,
     "data_writes": r"(?<!\bself)\.data\s*=[^=]",
     "whole_state_dicts": r"\.(?:load_)?state_dict\(",
@@ -49,7 +49,13 @@ WORDS = {
     "not_reduced": r"\.no_sync\b",
     "summed_dtype": r"\.no_sync\b",
     "whole_in_apply": r"(?<!\w)[a-z_]\w*\.apply\(",
+    # A field up to the first method.
+    "dataclasses": r"@(?:\w+\.)?dataclass\b.*\n(?:\s*@.*\n)*\s*class .*\n"
+    r"(?:(?!\s*(?:def |class |@)).*\n)*?(?!\s*(?:def |class |@)).*Tensor\b",
 }
+# Code for an engine that shards by itself.
+_OTHERS = re.compile(r"^\s*(?:from|import) megatron\b", re.MULTILINE)
+_METHOD = re.compile(r"^[ \t]*def (\w+)\(", re.MULTILINE)
 _DATA = "Has no effect: FSDP2 continues with the old memory. Write `p.data.copy_(x)`, where `x` is a DTensor as well."
 _LOST = (
     "Is lost when the model is sharded, because sharding replaces its parameters. "
@@ -114,18 +120,48 @@ def _is_open(program: Program, path: str, switch: str) -> bool:
     if program.mentions(path):
         file = program.load(path)
     if file is None:
-        return re.search(WORDS[switch], program.reach.text(path)) is not None
-    words = [*re.finditer(WORDS[switch], file.text)]
-    if not words:
-        return False
+        text = program.reach.text(path)
+    else:
+        text = file.text
+    words = _words(program, switch, text)
+    if file is None or not words:
+        return bool(words)
     lines = program.once(_lines, path)
     spans = [file.span(line.node) for line in lines if line.switch == switch]
     return not all(_is_inside(word, spans) for word in words)
 
 
+def _words(program: Program, switch: str, text: str) -> list[re.Match[str]]:
+    """The words of a text that an assumption is about."""
+    if _OTHERS.search(text):
+        return []
+    words = [*re.finditer(WORDS[switch], text)]
+    if switch == "whole_in_apply":
+        return [word for word in words if not _is_of_constructor(program, text, word)]
+    return words
+
+
 def _is_inside(word: re.Match[str], spans: list[tuple[int, int]]) -> bool:
     """Whether a word begins or ends in one of the places of a text."""
     return any(a <= word.start() < b or a < word.end() <= b for a, b in spans)
+
+
+def _is_of_constructor(program: Program, text: str, word: re.Match[str]) -> bool:
+    """Whether a class calls its own `apply` before it can be sharded: in its constructor, or in a method only called there."""
+    if not word[0].startswith("self."):
+        return False
+    method = _method_at(text, word.start())
+    if method == "__init__":
+        return True
+    calls = [*re.finditer(rf"\.{method}\(", text)]
+    is_only_there = all(_method_at(text, call.start()) == "__init__" for call in calls)
+    return bool(calls) and is_only_there and not program.has(rf"(?<!\bself)\.{method}\(")
+
+
+def _method_at(text: str, position: int) -> str:
+    """The name of the method that a position is in; empty where it is in none."""
+    names = _METHOD.findall(text, 0, position)
+    return names[-1] if names else ""
 
 
 def _lines(program: Program, path: str) -> list[Line]:

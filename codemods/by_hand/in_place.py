@@ -30,6 +30,7 @@ _NAME = (
     "Matches nothing under FSDP2, whose names have no `_fsdp_wrapped_module`. "
     "Delete this part wherever the text has it."
 )
+_FLAT_NAME = "Matches no parameter under FSDP2, which has no flat parameters. Name the parameters themselves."
 _COPY = (
     "Raises for a sharded model. "
     "Copy the model before sharding it, or create another one and load the state dict."
@@ -137,4 +138,4 @@ def _names(context: Context) -> Iterator[tuple[ast.AST, str]]:
     for node in file.of(ast.Constant):
         if isinstance(node.value, str) and _PART.search(node.value):
             if not isinstance(file.parents[node], ast.Expr) and not is_taken_off(file, node):
-                yield node, _NAME
+                yield node, _FLAT_NAME if node.value.endswith("._flat_param") else _NAME

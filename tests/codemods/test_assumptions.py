@@ -38,7 +38,8 @@ MATTERS = {
     "optimizer.load_state_dict(x)": "Assumes `model.state_dict()` is saved only with",
     "with torch.autocast('cuda'): model(1)": "Assumes one forward pass per `torch.autocast` block",
     "from transformers import AutoModel": "Assumes no code compares class names",
-    "@dataclass\n    class Output: ...": "Assumes no forward returns a dataclass",
+    "@dataclass\n    class Output:\n        loss: torch.Tensor": "Assumes no forward returns a dataclass",
+    '@dataclass\n    class Loss(O):\n        """Of it."""\n\n        x: FloatTensor': "Assumes no forward returns a dataclass",
     "with torch.no_grad(): model(1)": "Assumes no code reads or changes parameters, or creates",
     "def forward(self, x, seen):\n        seen.append(x)": "Assumes no unit fills a list",
     "net.apply(print)": "Assumes functions passed to `model.apply` do not read parameters",
@@ -97,8 +98,39 @@ def test_what_is_assumed_where_it_matters(line: str, tmp_path: Path) -> None:
     assert sum(message.startswith(start) for message in said) == 1
     # A file that the model may come to need not mention FSDP.
     elsewhere = {"used": f"def use(model, p):\n    {line}\n"}
-    if "dataclass" not in line:
-        assert _said(tmp_path, f"import used\n{TRAIN}", **elsewhere) == said
+    assert _said(tmp_path, f"import used\n{TRAIN}", **elsewhere) == said
+
+
+# What looks like that, and has nothing to do with the model after it is sharded.
+OTHERS = {
+    "a dataclass without tensors": "@dataclass\nclass Params:\n    width: int\n\n    def use(self, x: Tensor): ...\n",
+    "an attribute of itself": "class State:\n    def __getitem__(self, key):\n        return getattr(self, key)\n",
+    "first values": "class Net:\n    def __init__(self):\n        self.apply(self._init)\n",
+    "first values in a method": (
+        "class Net:\n    def __init__(self):\n        self.start()\n\n    def start(self):\n        self.apply(print)\n"
+    ),
+    "another engine": "from megatron.core import mpu\n\n\ndef move(p):\n    p.data = p.data.cpu()\n    return p.no_sync\n",
+}
+
+
+@pytest.mark.parametrize("text", OTHERS.values(), ids=OTHERS)
+def test_what_does_not_matter_is_not_assumed(text: str, tmp_path: Path) -> None:
+    assert len(_said(tmp_path, f"import used\n{TRAIN}", used=text)) == len(ALWAYS)
+    assert len(_said(tmp_path, f"{TRAIN}\n\n{text}")) == len(ALWAYS)
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_method_that_may_run_after_the_sharding_matters(
+    is_elsewhere: bool, tmp_path: Path
+) -> None:
+    used = OTHERS["first values in a method"]
+    train = TRAIN
+    if is_elsewhere:
+        train += "    model.start()\n"
+    else:
+        used += "\n\ndef again(net):\n    net.start()\n"
+    said = _said(tmp_path, f"import used\n{train}", used=used)
+    assert any(message.startswith("Assumes functions passed to `model.apply`") for message in said)
 
 
 @pytest.mark.parametrize("given", ["", "use_orig_params=False", "use_orig_params=flag", "**more"])
