@@ -8,6 +8,7 @@ from .programs import analysed
 
 HEAD = """\
 import copy
+import io
 
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -56,10 +57,23 @@ def restore(best, optimizer):
 
 
 """
+BUFFER = f"""\
+{MAIN}    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    optimizer.load_state_dict(torch.load(buffer))
+"""
+BEST = f"""\
+{MAIN}    best = {{"model": model.state_dict(), "optimizer": copy.deepcopy(optimizer.state_dict())}}
+    optimizer.load_state_dict(best["optimizer"])
+    torch.save(best["model"], "best.pt")
+"""
 KEPT = {
     "a class": f"{CLASS}{MAIN}    best = Best(model, optimizer)\n",
     "functions": f"{FUNCTIONS}{MAIN}    restore(model, optimizer, snapshot(model, optimizer))\n",
     "a dictionary": f"{DICTIONARY}{MAIN}    keep({{}}, optimizer, 1)\n    restore({{}}, optimizer)\n",
+    "a buffer": BUFFER,
+    "the model alone is saved": BEST,
     "a loop": f"""\
 {MAIN}    for x in data():
         loss = model(x).sum()
@@ -77,6 +91,10 @@ OTHERS = {
     torch.save(best.best, "best.pt")
 """,
     "loaded": KEPT["a class"].replace("optimizer, None", 'optimizer, torch.load("best.pt")'),
+    "bytes of a buffer": f"{BUFFER}    send(buffer.getvalue())\n",
+    "a buffer that is sent": f"{BUFFER}    upload(buffer)\n",
+    "the optimizer is saved": BEST.replace('save(best["model"]', 'save(best["optimizer"]'),
+    "all is saved": BEST.replace('save(best["model"]', "save(best"),
     "open": KEPT["functions"].replace("snapshot(model, optimizer))", "kept)"),
 }
 
