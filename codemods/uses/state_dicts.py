@@ -34,8 +34,8 @@ _GROUPS = (
 )
 _TYPED = ("state_dict_type", "set_state_dict_type")
 _OLD_FILES = (
-    "New files hold each rank's shards as DTensors and need as many ranks. Files that FSDP1 wrote hold flat shards, which "
-    "FSDP2 cannot load: load them once with FSDP1 on as many ranks, and save them as `FULL_STATE_DICT`."
+    "New files hold each rank's shards as DTensors: those of `torch.save` need as many ranks. Files that FSDP1 wrote hold flat "
+    "shards, which FSDP2 cannot load: load them once with FSDP1 on as many ranks, and save them as `FULL_STATE_DICT`."
 )
 _GETS_TYPE = "Still works: `fsdp_migrate.runtime` returns what FSDP1 returned."
 _GETS_NO_TYPE = (
@@ -215,10 +215,12 @@ def _raises(node: ast.AST) -> Found:
 
 
 def _are_all_in_contexts(context: Context) -> bool:
-    """Whether each state dict of a model is asked for in a context of a type, so that one set for good applies to none."""
+    """Whether each state dict of a file's model is asked for in a context of a type: one set for good applies to none."""
+    reached = {*context.program.reach.of(context.file.path)}
     asked = [
         is_typed(file, attribute)
         for file in context.program.files
+        if str(file.path) in reached
         for name in (*OF_MODELS, *OPTIMIZER_STATES)
         for attribute in file.attributes.get(name, ())
         if name in OPTIMIZER_STATES or context.models.can_hold(attribute.value, file)

@@ -458,6 +458,12 @@ def test_a_local_type_that_applies_to_no_state_dict_does_not_raise(
     assert found.codes("set_state_dict_type", "build.py") == {"FSDP334" if reported else "FSDP332"}
 
 
+def test_a_local_type_does_not_apply_to_another_program(tmp_path: Path) -> None:
+    other = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\nFSDP.optim_state_dict(model, o)\n"
+    found = analysed(tmp_path, {"build.py": SET, "train.py": SAVE, "other/main.py": other})
+    assert found.codes("set_state_dict_type", "build.py") == {"FSDP332"}
+
+
 @pytest.mark.parametrize(
     "statement",
     [
