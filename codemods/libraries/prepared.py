@@ -59,6 +59,11 @@ _NAMES = (
 _BY_TRANSFORMERS = {"get_parameter_names": _NAMES} | dict.fromkeys(
     ("get_model_param_count", "num_parameters"), _COUNT
 )
+_SEVERITIES = {
+    False: Severity.SILENT,
+    True: Severity.PRINTS,
+}  # by whether the value is only printed
+_PRINTING = ("print", "debug", "info", "warning")
 _FLUSH = (
     "Left the root's parameters gathered under FSDP1. FSDP2 frees them again, so methods other than `forward` raise: "
     "register those with `register_fsdp_forward_method`."
@@ -194,7 +199,8 @@ def _called(context: Context) -> Iterator[Found]:
             if call.args:
                 owner = call.args[0]
             if owner is not None and context.can_be_model(owner) and not is_for_others(file, call):
-                yield Found(MODEL, call, Action.MANUAL, message, severity=Severity.SILENT)
+                severity = _SEVERITIES[message == _COUNT and _is_printed(file, call)]
+                yield Found(MODEL, call, Action.MANUAL, message, severity=severity)
     for statement in file.of(ast.Expr):
         flush = statement.value
         if isinstance(flush, ast.Call) and context.can_be_model(flush.func):
@@ -204,6 +210,14 @@ def _called(context: Context) -> Iterator[Found]:
             owner = receiver(call)
             if owner is not None and context.can_be_model(owner):
                 yield Found(MODEL, call, Action.MANUAL, _BESIDE.format(name))
+
+
+def _is_printed(file: File, call: ast.Call) -> bool:
+    """Whether a call stands in one that writes its text to the screen or a log: `print(count)`, `logger.info(f"{count}")`."""
+    statement = file.statement(call)
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return statement.value is not call and last_name(statement.value.func) in _PRINTING
+    return False
 
 
 def _own_methods(context: Context) -> set[str]:
