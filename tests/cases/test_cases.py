@@ -50,9 +50,8 @@ DIFFERENT = {
 ASSUMED = {
     "ema-in-place": "Write `p.data.copy_(x)`",
     "rates-by-names": "ooks for the name of FSDP1's wrapper",
-    "wraps-itself": "an FSDP2 model has no",
     "models-in-a-dataclass": "No FSDP2 model is an instance of FSDP1's class",
-    "clipping-optimizer": "clips by the global norm",
+    "clipping-optimizer": "gradients are clipped more now",
     "tests-of-classes clsname": "Is `FSDPBlock` for a sharded module",
     "tests-of-classes type": "ompares the exact class",
     "own-optimizers lars": "computes over whole parameters",
