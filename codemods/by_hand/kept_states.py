@@ -24,7 +24,7 @@ def kept_states(context: Context) -> set[ast.Call]:
     found: set[ast.Call] = set()
     for call in context.file.calls.get("load_state_dict", ()):
         if call.args:
-            states = _Origins(context).of(call.args[0], context.file)
+            states = _States(context).of(call.args[0], context.file)
             if states.taken and not states.is_open and not _are_saved(context, states.taken):
                 found |= {call, *states.taken}
     return found
@@ -33,7 +33,7 @@ def kept_states(context: Context) -> set[ast.Call]:
 def _are_saved(context: Context, states: set[ast.Call]) -> bool:
     """Whether the program writes one of them to a file, or sends it."""
     return any(
-        states & _Origins(context).of(value, file).taken
+        states & _States(context).of(value, file).taken
         for name in _WRITES
         for file, call in context.program.calls(name)
         for value in call.args
@@ -41,7 +41,7 @@ def _are_saved(context: Context, states: set[ast.Call]) -> bool:
     )
 
 
-class _Origins:
+class _States:
     """Where states come from, followed back.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Origins:
         self.taken: set[ast.Call] = set()
         self.is_open = False
 
-    def of(self, value: ast.expr, file: File, key: str | None = None) -> "_Origins":
+    def of(self, value: ast.expr, file: File, key: str | None = None) -> "_States":
         """Follow a value of a file, or what it has for a key."""
         if (value, key) in self._seen or isinstance(value, ast.Constant):
             return self
@@ -85,10 +85,10 @@ class _Origins:
         else:
             parts = whole.elts
         for part in parts:
-            origins = _Origins(self._context, frozenset(self._seen)).of(part, file)
-            if origins.taken:
-                self.taken |= origins.taken
-                self.is_open |= origins.is_open
+            states = _States(self._context, frozenset(self._seen)).of(part, file)
+            if states.taken:
+                self.taken |= states.taken
+                self.is_open |= states.is_open
 
     def _before(self, value: ast.expr, file: File, key: str | None) -> Iterator[_Step]:
         """The values that a value is made of; none where that is not known."""
