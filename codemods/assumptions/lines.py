@@ -22,7 +22,7 @@ from fsdp_migrate.codemods.uses.contexts import OF_MODELS
 from fsdp_migrate.codemods.uses.methods import is_gathered
 from fsdp_migrate.codemods.uses.options import is_typed
 from fsdp_migrate.codemods.uses.untyped import untyped
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import last_name, root_of, values_given
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.nodes import text_of
@@ -78,12 +78,15 @@ _WRITING = ("add_", "copy_", "div_", "fill_", "lerp_", "mul_", "sub_", "zero_")
 
 
 class _Sharding(NamedTuple):
-    """A call that shards a module, the last line of that, and whether FSDP1 kept what was set on parameters."""
+    """A call that shards a module, the last line of that, and whether FSDP1 kept what was set on parameters.
+
+    The last is None where only the function that is called shows it.
+    """
 
     call: ast.Call
     module: ast.expr
     line: int
-    keeps_attributes: bool
+    keeps_attributes: bool | None
 
 
 class Line(NamedTuple):
@@ -263,7 +266,7 @@ def _before(context: Context) -> Iterator[Line]:
                 if isinstance(around, ast.Call) and is_torchs(context, around.func):
                     if "optim" in next(iter(context.dotted(around.func))):
                         yield Line("older_optimizers", around, _OLDER.format(below.line))
-                elif isinstance(around, ast.For):
+                elif isinstance(around, ast.For) and below.keeps_attributes is not None:
                     yield from _set_in(around, below)
 
 
@@ -295,14 +298,29 @@ def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
 
 def _sharded_below(context: Context, model: ast.expr) -> _Sharding | None:
     """What shards a model, or what it is a part of, below in the same function."""
+    if context.can_be_model(model):
+        return None
     file = context.file
     path = f"{ast.unparse(model)}."
-    for each in _shardings(context):
+    for each in (*_shardings(context), *_given_to_functions(context, model)):
         if path.startswith(f"{ast.unparse(each.module)}."):
             is_same = file.function(each.call) is file.function(model)
-            if is_same and each.call.lineno > model.lineno and not context.can_be_model(model):
+            if is_same and each.call.lineno > model.lineno:
                 return each
     return None
+
+
+def _given_to_functions(context: Context, model: ast.expr) -> Iterator[_Sharding]:
+    """The calls that are given a model, and return it sharded: `model = shard(model)`."""
+    name = root_of(model)
+    if isinstance(name, ast.Name):
+        for read in context.file.reads(name):
+            for around in context.file.ancestors(read):
+                if isinstance(around, ast.Call):
+                    for value in values_given(around):
+                        if root_of(value) is read and context.can_be_model(around):
+                            yield _Sharding(around, value, around.lineno, None)
+                    break
 
 
 def _shardings(context: Context) -> Iterator[_Sharding]:

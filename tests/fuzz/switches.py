@@ -21,9 +21,6 @@ _GIVEN = inspect.signature(like_fsdp1).parameters.values()
 SWITCHES = sorted(each.name for each in _GIVEN if each.default is True)
 _NAMING = re.compile(r"\(switch `(\w+)` of `like_fsdp1`\)")
 
-
-# `partial(fully_shard, ...)`, `enable_wrap(wrapper_cls=fully_shard)`: no block with `like_fsdp1` is around these.
-_AS_VALUE = re.compile(r"^(?!\s*(?:from|import)\b).*\bfully_shard\b(?!\()", re.MULTILINE)
 ALL = "all switches that are named"
 
 
@@ -45,13 +42,15 @@ def under_switches(source: str) -> dict[str, str]:
 
 
 def _with_switches(source: str, on: Collection[str]) -> str:
-    with patch.object(Construction, "like_fsdp1", True):
+    # A function instead of `partial(fully_shard, ...)`, around which no block can be.
+    in_function = patch("fsdp_migrate.codemods.constructor.form._is_expression", lambda code: False)
+    with patch.object(Construction, "like_fsdp1", True), in_function:
         text = report_of(source, "torch").changes[0].after.decode()
     text = re.sub(r", parameter_attributes=\w+", "", text)  # named where it is to be on
     off = "".join(f", {name}=False" for name in SWITCHES if name not in on)
     after, count = re.subn(r"with like_fsdp1\(([^,()]+)", rf"with like_fsdp1(\1{off}", text)
     is_sharded = re.search(r"\bfully_shard\b", text)  # else its constructor is by hand
-    assert count or not is_sharded or _AS_VALUE.search(text), text
+    assert count or not is_sharded, text
     return after.replace('"cuda"', '"cpu"')
 
 

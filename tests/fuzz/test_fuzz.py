@@ -12,7 +12,7 @@ from fsdp_migrate.settings import Options
 from .announced import by_hand, refused
 from .checks import FORMS, FSDP, POLICY, run, wrong
 from .grammar import program
-from .switches import migrated, named
+from .switches import migrated, named, under_switches
 
 
 # A seed is not made smaller. The same programs in each run: `make fuzz` has others.
@@ -134,6 +134,14 @@ def test_switches_are_read_from_the_findings() -> None:
         "zero_gradients": "at the constructor",
         "interface": "at its line",
     }.items() <= found.items()
+
+
+def test_switches_are_around_a_constructor_that_is_a_value() -> None:
+    source = (
+        "import functools\nfrom torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    )
+    source += "shard = functools.partial(FSDP, use_orig_params=True)\nmodel = shard(Net())\n"
+    assert "with like_fsdp1(model, " in under_switches(source)["zero_gradients"]
 
 
 def test_what_raises_is_announced_by_a_finding_at_its_line() -> None:
