@@ -1,7 +1,7 @@
 """Runs behaviours under several gloo ranks: ``python -m behaviour.ranks RANKS FOLDER [NAME[:FORM]...]``, in ``tests/``.
 
-Those of an area share processes, forked from here, and their group until one fails: on one rank, it would leave the others
-of the next in another collective.
+They share processes, forked from here, and their group until one fails on some ranks alone, or otherwise than on the others:
+these may be in another collective then.
 """
 
 import contextlib
@@ -13,7 +13,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +90,7 @@ def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
                 join(rank, ranks, folder / f"{name}.{meetings}.store")
             with contextlib.suppress(PeerLost):  # the next task has a group of its own
                 record(folder, name, task)
-            # This rank first: if it failed, the others may wait for it in a collective.
-            joined = not any(is_failed(folder, name, each) for each in (rank, *range(ranks)))
+            joined = end_together(folder, name, ranks)
             if not joined:
                 dist.destroy_process_group()
                 forget_meshes()
@@ -105,17 +103,25 @@ def run_tasks(ranks: int, folder: Path, tasks: list[Task]) -> None:
         tasks = tasks[next(missing, len(tasks)) + (0 if tries_again else 1) :]
 
 
-def is_failed(folder: Path, name: str, rank: int) -> bool:
-    """Whether a task ended with an error on a rank, which may have left collectives unanswered. Waits for its end."""
-    file, start = folder / f"{name}.{rank}.json", time.monotonic()
-    while not file.exists():
+def end_together(folder: Path, name: str, ranks: int) -> bool:
+    """Whether a task ended alike on all ranks, so that they can go on in their group. Waits for its end.
+
+    One that raised on some of them, or elsewhere, may have left collectives that the others wait for.
+    """
+    files = [folder / f"{name}.{rank}.json" for rank in range(ranks)]
+    start = time.monotonic()
+    while not all(file.exists() for file in files):
+        if any(file.exists() and "error" in json.loads(file.read_text()) for file in files):
+            return False
         if time.monotonic() - start > TIMEOUT.seconds:
-            return True
+            return False
         time.sleep(0.001)
-    result = json.loads(file.read_text())
-    return "error" in result or any(
-        "refusal" in form for form in result.values() if isinstance(form, dict)
-    )
+    results = [json.loads(file.read_text()) for file in files]
+    refusals = [
+        [form.get("refusal") for form in each.values() if isinstance(form, dict)]
+        for each in results
+    ]
+    return not any("error" in each for each in results) and refusals.count(refusals[0]) == ranks
 
 
 def forget_meshes() -> None:
@@ -138,10 +144,9 @@ def main(ranks: int, folder: Path, names: list[str]) -> None:
         return {form: api for form, api in every.items() if whole or f"{name}:{form}" in asked}
 
     chosen = [each for each in BEHAVIOURS.values() if each.ranks == ranks and forms(each.name)]
-    for _, area in groupby(chosen, key=lambda behaviour: behaviour.area):
-        run_tasks(
-            ranks, folder, [(each.name, partial(run_one, each, forms(each.name))) for each in area]
-        )
+    run_tasks(
+        ranks, folder, [(each.name, partial(run_one, each, forms(each.name))) for each in chosen]
+    )
     others = {f"check.{name}": check for name, check in CHECKS.items()}
     for name, fault in FAULTS.items():
         others[f"fault.{name}"] = fault.behaviour.ranks, partial(run_fault, fault)

@@ -100,9 +100,10 @@ def differs(result: dict[str, Any]) -> bool:
     return bool(result.get("refusal") or result["differences"])
 
 
-@pytest.mark.parametrize(
-    "fault", [pytest.param(n, marks=MARKS[each.behaviour.ranks]) for n, each in FAULTS.items()]
-)
+# What they show of the behaviours changes with these alone.
+@pytest.mark.thorough
+@pytest.mark.ranks
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_found(results: Run, fault: str) -> None:
     ranks = FAULTS[fault].behaviour.ranks
     found = results(ranks).get(f"fault.{fault}", [])

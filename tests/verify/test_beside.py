@@ -59,13 +59,20 @@ def test_what_is_the_same_stays_the_same(judged: Judged) -> None:
     ("arguments", "migrated", "first", "cause"),
     [
         ("--decay 0.1", None, "last parameters differ: unused.", "unused-parameters"),
-        (
+        pytest.param(
             "--decay 0.1 --optimizer SGD",
             None,
             "last parameters differ: unused.",
             "unused-parameters",
+            marks=pytest.mark.thorough,
         ),
-        ("", "--writes unused", "last parameters differ: unused.weight by up to 0.000", ""),
+        pytest.param(
+            "",
+            "--writes unused",
+            "last parameters differ: unused.weight by up to 0.000",
+            "",
+            marks=pytest.mark.thorough,
+        ),
         ("", "--writes used", "last parameters differ: block.up.weight by up to 0.000", ""),
         ("", "--writes buffer", "last buffers differ: count on rank 0 by up to 1", "unknown"),
     ],
@@ -118,13 +125,15 @@ def test_what_proves_something(losses: list[float], squares: list[float], proved
     ("arguments", "migrated", "text"),
     [
         ("--clip 1000", "", "limit 1000 against no limit"),
-        ("--clip 1000", "--clip 500", "limit 1000 against limit 500"),
+        pytest.param(
+            "--clip 1000", "--clip 500", "limit 1000 against limit 500", marks=pytest.mark.thorough
+        ),
         (
             "--clip 1000 --clip-by value",
             "--clip 1000",
             "limit 1000 of each value against limit 1000",
         ),
-        ("", "--clip 1000", "no limit against limit 1000"),
+        pytest.param("", "--clip 1000", "no limit against limit 1000", marks=pytest.mark.thorough),
     ],
 )
 def test_a_clip_that_is_lost_shows_where_none_acted(
@@ -169,7 +178,9 @@ def test_a_clip_without_a_call_counts_where_it_acts(judged: Judged) -> None:
 
 @programs
 @pytest.mark.ranks
-@pytest.mark.parametrize("shape", ["1", "1,1", "2"])
+@pytest.mark.parametrize(
+    "shape", ["2", *(pytest.param(s, marks=pytest.mark.thorough) for s in ("1", "1,1"))]
+)
 def test_a_loss_has_any_shape_of_one_element(shape: str, judged: Judged) -> None:
     verdict = judged(f"--shape {shape}")
     assert verdict.equal, verdict.line()
@@ -184,12 +195,18 @@ def test_a_loss_has_any_shape_of_one_element(shape: str, judged: Judged) -> None
     ("before", "cause", "count"),
     [
         ("--before evaluate", "optimizer-of-gathered-parameters", "6 gathered parameters"),
-        ("--before unshard", "optimizer-of-gathered-parameters", "6 gathered parameters"),
+        pytest.param(
+            "--before unshard",
+            "optimizer-of-gathered-parameters",
+            "6 gathered parameters",
+            marks=pytest.mark.thorough,
+        ),
         # Nothing is trained then, as where the optimizer is older than the sharding.
-        (
+        pytest.param(
             "--before evaluate --root-alone",
             "optimizer-of-gathered-parameters",
             "12 gathered parameters",
+            marks=pytest.mark.thorough,
         ),
         ("--before reshard", "", ""),  # evaluates first
     ],

@@ -81,7 +81,14 @@ def ended(tmp_path: Path, *arguments: str) -> Run:
     return run_program(program, tmp_path, how)
 
 
-@pytest.mark.parametrize("when", ["early", "in the middle", "at the end"])
+@pytest.mark.parametrize(
+    "when",
+    [
+        "in the middle",
+        pytest.param("early", marks=pytest.mark.thorough),
+        pytest.param("at the end", marks=pytest.mark.thorough),
+    ],
+)
 @pytest.mark.parametrize(
     ("ends", "status"),
     [

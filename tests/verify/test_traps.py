@@ -152,7 +152,18 @@ def _plant(script: Path, edits: dict[str, str]) -> None:
     script.write_text(text)
 
 
-@pytest.mark.parametrize("name", FAULTS)
+# One of each cause is in every run.
+EACH_CAUSE = (
+    "weights not synchronised",
+    "optimizer before sharding",
+    "clipped by a local norm",
+    "buffers in single precision",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.thorough] * (n not in EACH_CAUSE)) for n in FAULTS]
+)
 def test_a_fault_is_found_and_named(name: str, compared: Compared) -> None:
     fault = FAULTS[name]
     result = compared(fault)

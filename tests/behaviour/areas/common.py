@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -183,6 +184,27 @@ def train(
         losses.append(loss.item())
     assert len(set(losses)) == len(losses), "nothing was learned"
     return losses
+
+
+def by_rank_0(make: Callable[..., str]) -> Callable[..., str]:
+    """A text that rank 0 alone makes, once, and gives the others; or the error that says what is wrong with it."""
+
+    def made(*given: Any) -> tuple[str, AssertionError | None]:
+        try:
+            return make(*given), None
+        except AssertionError as error:
+            return "", error
+
+    @functools.cache
+    def shared(*given: Any) -> str:
+        results = [made(*given) if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(results)
+        text, error = results[0] or ("", None)
+        if error:
+            raise error
+        return text
+
+    return shared
 
 
 def train_alone(model: nn.Module, steps: int = 2, **options: Any) -> Tensors:

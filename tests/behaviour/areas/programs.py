@@ -2,7 +2,6 @@
 
 import re
 from contextlib import nullcontext
-from functools import cache
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -16,7 +15,7 @@ from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
 from ..registry import holds
-from .common import clean, counted_collectives, full
+from .common import by_rank_0, clean, counted_collectives, full
 
 # Nowhere: HYBRID_SHARD on a mesh of shape (n, 1), where FSDP1 never reduces over the replicas (pytorch#154888), and devices
 # by number, which need a GPU. Nor a unit that is used twice in one forward: FSDP2 gathers it once more in backward.
@@ -40,7 +39,7 @@ def run(train):
 FORMS = {"torch": "", "fsdp_migrate": "bridge", "in_place": "auto"}  # by the constructor's package
 
 
-@cache
+@by_rank_0
 def migrated(source: str, form: str) -> str:
     """What the tool makes of a program; in place no constructor stays on the bridge."""
     file = Source(Path("program.py"), "program.py", source.encode())

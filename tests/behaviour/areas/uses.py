@@ -1,7 +1,6 @@
 """What a program does with a model, as the tool rewrites it: by default, and in torch's words alone."""
 
 import tempfile
-from functools import cache
 from pathlib import Path
 from textwrap import indent
 from typing import Any
@@ -14,6 +13,7 @@ from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
 from ..registry import holds
+from .common import by_rank_0
 
 HEAD = """\
 import copy
@@ -62,7 +62,7 @@ FORMS = {
 }  # by the constructor; else the program as it is
 
 
-@cache
+@by_rank_0
 def migrated(source: str, form: str) -> str:
     """What the tool makes of a program; in torch's form nothing of this package is left."""
     file = Source(Path("program.py"), "program.py", source.encode())
