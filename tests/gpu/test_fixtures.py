@@ -1,10 +1,12 @@
 """The bundled programs under NCCL, one rank a GPU, as many as there are (`make gpu`)."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.main import verify
 
 from ..bundled import FIXTURES, RUNS
@@ -12,8 +14,10 @@ from ..gallery import FORMS, write_migrated
 
 pytestmark = pytest.mark.gpu
 
-# Its optimizer is made above the sharding; in torch's own words it is left behind, as a finding says.
-DIFFERENT = {("order", "torch")}
+# Its optimizer is made above the sharding, or its first weights are drawn for shards; a finding of the torch form says so.
+DIFFERENT = {("order", "torch"), ("meta_init", "torch")}
+# A call is left on FSDP1, whose parameters one optimizer has beside DTensors: CUDA's takes no such mixture.
+UNFINISHED = {("indirect", "torch")}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -30,7 +34,8 @@ def test_original_and_migrated_train_the_same(
     arguments = settings["arguments"]
     if "--nproc" in arguments:  # it starts its ranks itself
         arguments = ["--nproc", str(ranks)]
-    verdict = verify(
+    compare = partial(
+        verify,
         FIXTURES / case / "original" / settings["entry"],
         write_migrated(case, tmp_path, form) / settings["entry"],
         ranks=ranks,
@@ -39,5 +44,10 @@ def test_original_and_migrated_train_the_same(
         device="cuda",
         tolerance=max(settings["tolerance"], 1e-6),
     )
+    if (case, form) in UNFINISHED:
+        with pytest.raises(ProgramFailed, match=r"got mixed torch\.Tensor and DTensor"):
+            compare()
+        return
+    verdict = compare()
     assert verdict.backend == "nccl"
     assert verdict.equal is ((case, form) not in DIFFERENT), verdict.line()
