@@ -9,7 +9,7 @@ from fsdp_migrate.verify.compare import distance, farthest
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.verify.where import page as where_page
-from fsdp_migrate.views.page import document
+from fsdp_migrate.views.page import document, prose
 
 Point = tuple[float, float]
 """A step, counted from 1, and a value, which may be NaN or infinite."""
@@ -73,9 +73,9 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
         kind = "different"
     yield f'<p class="verdict {kind}">{escape(verdict.line())}</p>'
     if cause := verdict.cause:
-        yield f"<p><b>Cause: {escape(cause.title)}.</b> {escape(cause.advice)}</p>"
+        yield f"<p><b>Cause: {prose(cause.title)}.</b> {prose(cause.advice)}</p>"
     yield from where_page.links(verdict.where)
-    items = [f"<li>{escape(text)}</li>" for text in [*verdict.remarks, *verdict.seen()]]
+    items = [f"<li>{prose(text)}</li>" for text in [*verdict.remarks, *verdict.seen()]]
     yield f"<ul>{''.join(items)}</ul>"
 
 

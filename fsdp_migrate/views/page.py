@@ -1,5 +1,6 @@
 """The report as one HTML page: each file's diff, with the findings beside their lines."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -52,6 +53,11 @@ def document(title: str, style: str, body: Iterable[str]) -> str:
             "</body></html>",
         ]
     )
+
+
+def prose(text: str) -> str:
+    """A message in HTML, with what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(printable(text)))
 
 
 def render_html(report: Report, steps: Sequence[tuple[str, str]]) -> str:
@@ -141,4 +147,4 @@ def _said(finding: Finding) -> str:
         word = f"{word}: {finding.severity.value}"
     tag = f'<span class="tag {finding.action.value}">{word}</span>'
     construct = f"<code>{escape(printable(finding.construct))}</code>"
-    return f"{tag} {finding.code} {construct}: {escape(printable(finding.message))}"
+    return f"{tag} {finding.code} {construct}: {prose(finding.message)}"

@@ -180,7 +180,9 @@ def test_a_report_has_the_format_of_its_name(real_cli: Cli, folder: Path) -> Non
         assert (folder / name).read_text().startswith(start)
     assert json.loads((folder / "r.sarif").read_text())["version"] == "2.1.0"
     assert "findings" in json.loads((folder / "r").read_text())
-    assert (folder / "r.html").read_text().count("Next: ") == 2
+    page = (folder / "r.html").read_text()
+    assert page.count("Next: ") == 2
+    assert "from <code>fsdp_migrate.runtime</code>." in page
     assert real_cli("x.py", "--diff", "--format", "github").code == 2
 
 
