@@ -25,6 +25,7 @@ from .torch_private import (
     syncs_gradients,
     units_of,
 )
+from .unused_forwards import tell_of_unused
 from .writeback import require_data_of_forward, write_back
 
 
@@ -52,8 +53,12 @@ def reduce_as_fsdp1(unit: Any, notes: Notes) -> None:
             write_back(unit, [group])
             require_data_of_forward(unit, group)
 
+    def after(group: Any, reduce: Callable[[], None], *_: Any) -> None:
+        tell_of_unused(notes, group)
+        _reduce(group, reduce, filled=zeros, shows_sharded=True)
+
     notes.shows_unreduced = True
-    around_backward(unit, before, partial(_reduce, filled=zeros, shows_sharded=True))
+    around_backward(unit, before, after)
 
 
 def average_on_gloo(unit: Any) -> None:

@@ -49,6 +49,7 @@ class Notes:
         is_summoned: whether it is inside ``summon_full_params``; with ``rank0_only`` other ranks have their shards there.
         order: an ``Order`` in which units run, which the units of a root share; None unless FSDP1 would check it.
         end_first_forward: what is called at the end of a root's first forward.
+        first_forward: a ``FirstForward`` since the last backward; None unless parameters are cast for it.
     """
 
     arguments: Mapping[str, Any] | None = None
@@ -69,6 +70,7 @@ class Notes:
     is_summoned: bool = False
     order: Any = None
     end_first_forward: Callable[[], None] | None = None
+    first_forward: Any = None
 
     def is_outermost(self, unit: nn.Module) -> bool:
         """Whether these, of ``unit``, are those of a unit that is in no other one of its record."""

@@ -22,6 +22,7 @@ from .order import Order
 from .precision import autocasts, cast_anew, cast_own_buffers
 from .summon import whole_parameters
 from .torch_private import parameter_groups, units_of
+from .unused_forwards import follow
 from .writeback import forget_data, write_back
 
 
@@ -110,6 +111,7 @@ def _after_forward(unit: nn.Module, notes: Notes, output: Any) -> Any:
     show = None
     if "sharded_after_forward" in notes.quirks:
         show = _show_as_fsdp1
+    follow(unit, notes, output)
     return torch_private.post_forward(unit, output, show)
 
 

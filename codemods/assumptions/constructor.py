@@ -15,12 +15,13 @@ SILENT = Rule("FSDP005", "silent-dependence")
 
 
 def of(
-    construction: Construction, written: Collection[str], hits: Sequence[Hit]
+    construction: Construction, written: Collection[str], hits: Sequence[Hit], *, is_freed: bool
 ) -> Iterator[Found]:
     """The assumptions of one constructor, the silent ones first, and the places that rely on the wrapper.
 
     Args:
         written: the arguments that are in torch's words.
+        is_freed: whether all units free their parameters after a forward without gradients.
     """
     context = construction.context
     call = construction.call
@@ -31,7 +32,8 @@ def of(
         call,
         norms=is_whole,
         lacks_attributes=lacks_attributes,
-        two_types=any(map(has_two_types, _policies(construction))),
+        two_types=any(map(has_two_types, policies_of(construction))),
+        is_freed=is_freed,
     )
     for hit in hits:
         if hit.file is context.file:
@@ -47,7 +49,13 @@ def of(
 
 
 def of_model(
-    context: Context, node: ast.AST, *, norms: bool, lacks_attributes: bool, two_types: bool
+    context: Context,
+    node: ast.AST,
+    *,
+    norms: bool,
+    lacks_attributes: bool,
+    two_types: bool,
+    is_freed: bool,
 ) -> Iterator[Found]:
     """What is assumed of every model that is sharded at a node.
 
@@ -55,6 +63,7 @@ def of_model(
         norms: whether a BatchNorm may be in low precision.
         lacks_attributes: whether FSDP1's parameters had lost their attributes, too.
         two_types: whether gradients may be reduced in another type than they are computed in.
+        is_freed: whether all units free their parameters after a forward without gradients.
     """
     for assumption in ASSUMPTIONS:
         name = assumption.name
@@ -67,13 +76,15 @@ def of_model(
                 matters = not lacks_attributes
             case "summed_dtype":
                 matters = two_types
+            case "sharded_after_forward":
+                matters = not is_freed
             case _:
                 matters = True
         if matters and (name not in WORDS or is_elsewhere(context, name)):
             yield Found(ASSUMPTION, node, Action.REWRITE, assumption.message, "fully_shard")
 
 
-def _policies(construction: Construction) -> list[ast.expr]:
+def policies_of(construction: Construction) -> list[ast.expr]:
     """What can make the policy of precision of a constructor."""
     policy = construction.value("mixed_precision")
     if policy is None:

@@ -95,13 +95,14 @@ def find(context: Context) -> Iterator[Found]:
         yield from _arguments(construction, decision.form, spoken)
         if decision.form is not None:
             forms.append(decision.form)
-            if decision.form.gathered:
-                message = decision.form.gathered
-                yield Found(
-                    root.GATHERED, construction.call, Action.REWRITE, message, "fully_shard"
-                )
+            why = decision.form.gathered
+            if why:
+                yield Found(root.GATHERED, construction.call, Action.REWRITE, why, "fully_shard")
             if context.form == "torch":
-                yield from assumptions.of(construction, decision.form.said, decision.hits)
+                written = decision.form.said
+                yield from assumptions.of(
+                    construction, written, decision.hits, is_freed=root.is_freed(why)
+                )
     yield from _options(context, forms)
     yield from _spent(context, forms)
 

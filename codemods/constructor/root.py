@@ -19,6 +19,11 @@ GATHERED = Rule("FSDP006", "root-stays-gathered")
 
 # What the default is for, at the root.
 NOTE = "# Else the root remains gathered after a forward without gradients; costs one all-gather a step"
+# What an argument at the root does not change.
+STAY_BELOW = (
+    "Units with `reshard_after_forward=False` keep theirs, and an optimizer that is created then trains nothing of them: if it "
+    "is, call `reshard()` of each `FSDPModule` before."
+)
 
 
 def keep_sharded(construction: Construction, code: Code) -> str:
@@ -32,7 +37,14 @@ def keep_sharded(construction: Construction, code: Code) -> str:
     if why:
         code.root["reshard_after_forward"] = "True"
         code.note = NOTE
+        if "reshard_after_forward" in code.child:
+            return f"{why} {STAY_BELOW}"
     return why
+
+
+def is_freed(why: str) -> bool:
+    """Whether all units free their parameters after forward where the root is told to."""
+    return bool(why) and STAY_BELOW not in why
 
 
 def may_be_read(context: Context, at: ast.expr | ast.stmt) -> str:
@@ -50,5 +62,6 @@ def may_be_read(context: Context, at: ast.expr | ast.stmt) -> str:
     return (
         "The root gets `reshard_after_forward=True`: by default it keeps its parameters gathered after a forward without "
         f"gradients, and {place} may read them then, where an optimizer or an average would get those. If not, remove the "
-        "argument and save one all-gather a step."
+        "argument and save one all-gather a step. Changes that are made then take effect at once; FSDP1 computed and saved "
+        "with the old values until the next backward."
     )

@@ -48,6 +48,8 @@ def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
     why = ""
     if shards:
         why = root.may_be_read(context, statement)
+        if why and _keeps_below(statement, shards):
+            why = f"{why} {root.STAY_BELOW}"
     gathered = None
     if why:
         gathered = shards
@@ -61,7 +63,14 @@ def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
         norms=_has_units_in_low_precision(statement),
         lacks_attributes=is_false(keyword(call, "parameter_attributes")),
         two_types=any(map(assumptions.has_two_types, _policies(context, statement))),
+        is_freed=root.is_freed(why),
     )
+
+
+def _keeps_below(statement: ast.With, shards: ast.Expr) -> bool:
+    """Whether units below the root are told whether to free their parameters."""
+    below = [node for each in statement.body if each is not shards for node in ast.walk(each)]
+    return any(isinstance(n, ast.keyword) and n.arg == "reshard_after_forward" for n in below)
 
 
 def _has_units_in_low_precision(statement: ast.With) -> bool:

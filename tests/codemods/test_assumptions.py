@@ -254,3 +254,52 @@ def test_the_type_in_which_gradients_add_up(types: str, matters: bool, tmp_path:
     for each in (text, in_auto):
         said = [*chain.from_iterable(_assumed(tmp_path, each).values())]
         assert any("may add up in `reduce_dtype`" in message for message in said) is matters
+
+
+_LOW = "use_orig_params=True, mixed_precision=MixedPrecision(torch.bfloat16)"
+_NUMBER = "print(loss_of(model).item())"
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "matters"),
+    [
+        (_LOW, _NUMBER, True),
+        (_LOW, "print(model(x).loss.detach().item())", True),
+        ("use_orig_params=True, mixed_precision=policy", _NUMBER, True),
+        (_LOW, f"with torch.no_grad(): {_NUMBER}", False),
+        (_LOW, "print(norm_of(model).item())", False),
+        (_LOW, "print(model.device.item())", False),
+        ("use_orig_params=True", _NUMBER, False),
+        ("use_orig_params=True, mixed_precision=MixedPrecision(None, torch.half)", _NUMBER, False),
+        ("mixed_precision=MixedPrecision(torch.bfloat16)", _NUMBER, False),
+    ],
+)
+def test_evaluations_that_record_gradients(
+    given: str, line: str, matters: bool, tmp_path: Path
+) -> None:
+    """After one FSDP1 lost gradients, but raised where parameters were flat."""
+    functions = "\n\ndef loss_of(net):\n    return net(1).mean()\n\n\ndef norm_of(net):\n    return net.weight.norm()\n"
+    text = TRAIN.replace("use_orig_params=True", given)
+    found = _assumed(tmp_path, f"{text}    {line}\n{functions}")
+    at = 1 + text.count("\n")
+    said = [message for message in found.get(at, ()) if message.startswith("Records gradients")]
+    assert bool(said) is matters
+
+
+@pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP"])
+def test_units_that_free_their_parameters_after_forward(strategy: str, tmp_path: Path) -> None:
+    """Where all do, a forward without gradients changes nothing; also where an earlier run has written them."""
+    given = f"auto_wrap_policy=ModuleWrapPolicy({{Block}}), sharding_strategy=ShardingStrategy.{strategy}"
+    text = TRAIN.replace("use_orig_params=True", given)
+    text = text.replace("MixedPrecision\n", "ShardingStrategy\n")
+    text = text.replace("    optimizer", "    with torch.no_grad(): model(1)\n    optimizer")
+    source = Source(Path("/nowhere/train.py"), "train.py", text.encode())
+    in_auto = analyse_source(source).changes[0].after.decode()
+    assert "with like_fsdp1(model):" in in_auto
+    for each in (text, in_auto):
+        program = analysed(tmp_path, {"train.py": each, "model.py": "class Net: ...\n"}, "torch")
+        said = " ".join(finding.message for finding in program.findings)
+        assert "The root gets `reshard_after_forward=True`" in said
+        keeps = strategy == "SHARD_GRAD_OP"
+        assert ("Assumes no code reads or changes parameters, or creates" in said) is keeps
+        assert ("keep theirs, and an optimizer that is created then" in said) is keeps

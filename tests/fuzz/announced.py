@@ -10,6 +10,11 @@ from .switches import report_of
 
 # A constructor that is by hand keeps FSDP1's model, whose uses are FSDP2's: it announces what they raise.
 _CONSTRUCTOR = "FSDP002"
+# What the runtime says in place, and the finding in torch's form that speaks of the same.
+_ALSO_IN_TORCHS_FORM = {
+    "FSDP213": ("FSDP003", "Records gradients"),
+    "FSDP321": ("FSDP006", "until the next backward"),
+}
 _FRAME = re.compile(r'File "<program>", line (\d+)')
 
 
@@ -30,6 +35,17 @@ def by_hand(source: str, form: str, errors: list[str]) -> list[str]:
             }
         )
     return sorted({f.code for f in findings if f.severity is not Severity.RAISES})
+
+
+def said_of_the_same(source: str, codes: set[str]) -> list[str]:
+    """The findings in torch's form about what the runtime said in place; none if one of the codes has none."""
+    findings = report_of(source, "torch").findings
+    known = [_ALSO_IN_TORCHS_FORM.get(code, ("", "")) for code in sorted(codes)]
+    if any(
+        all(f.code != code or words not in f.message for f in findings) for code, words in known
+    ):
+        return []
+    return [f"{code} as the runtime says" for code, _ in known]
 
 
 def refused(source: str, form: str, errors: list[str], in_place: list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fsdp_migrate.settings import Options
 
-from .announced import by_hand, refused
+from .announced import by_hand, refused, said_of_the_same
 from .checks import FORMS, FSDP, POLICY, run, wrong
 from .grammar import program
 from .switches import migrated, named, under_switches
@@ -162,6 +162,16 @@ def test_what_changes_numbers_is_announced_by_what_changes_some() -> None:
     source = f"{_PLAIN}model.clip_grad_norm_(1.0, float('inf'))\n"
     assert by_hand(source, "torch", []) == []
     assert by_hand(f"{source}model.apply(init)\n", "torch", []) == ["FSDP322"]
+
+
+def test_what_the_runtime_says_in_place_is_announced_by_the_finding_about_the_same() -> None:
+    source = _PLAIN.replace(
+        "{Block})", "{Block}), use_orig_params=True, mixed_precision=MixedPrecision(torch.half)"
+    ).replace("as FSDP", "as FSDP, MixedPrecision")
+    evaluates = f"{source}print(model(x).item())\n"
+    assert said_of_the_same(evaluates, {"FSDP213"}) == ["FSDP003 as the runtime says"]
+    assert said_of_the_same(source, {"FSDP213"}) == []
+    assert said_of_the_same(evaluates, {"FSDP213", "FSDP302"}) == []
 
 
 def test_a_refusal_of_the_runtime_announces_itself() -> None:

@@ -31,7 +31,7 @@ from launch import results_in
 
 from fsdp_migrate.runtime import changed
 
-from .announced import by_hand, refused
+from .announced import by_hand, refused, said_of_the_same
 from .switches import ALL, migrated, named, under_switches
 from .training_programs import Program, program
 
@@ -126,6 +126,10 @@ def announced(
     as_in_place = form == "torch" and not errors
     findings = by_hand(given.source, "auto" if as_in_place else form, errors)
     findings += of_runtime
+    if as_in_place:
+        in_place = found.get(f"{seed}.auto", [])
+        codes = {code for rank in in_place for code in rank.get("said", ())}
+        findings += said_of_the_same(given.source, codes)
     by_runtime = {code for rank in ranks for code in rank.get("said", ())}
     return " ".join(sorted(by_runtime | {*findings}))
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from fsdp_migrate import runtime
 from fsdp_migrate.runtime import ChangedFromFSDP1, changed
@@ -139,3 +139,53 @@ def test_one_switch() -> None:
         warnings.simplefilter("ignore", ChangedFromFSDP1)
         clip_grad_norm_(model.parameters(), 1.0)
     assert not caught
+
+
+_LOW = {"param_dtype": torch.bfloat16}
+
+
+def low_on_bridge(**given: Any) -> Any:
+    return runtime.FullyShardedDataParallel(
+        nn.Linear(4, 3),
+        use_orig_params=True,
+        mixed_precision=runtime.MixedPrecision(**given),
+        device_id=torch.device("cpu"),
+    )
+
+
+def low_in_place(**given: Any) -> Any:
+    model = nn.Linear(4, 3)
+    with runtime.like_fsdp1(model):
+        fully_shard(model, mp_policy=MixedPrecisionPolicy(**given))
+    return model
+
+
+@pytest.mark.parametrize("sharded", [low_on_bridge, low_in_place])
+@pytest.mark.parametrize(
+    ("given", "used", "is_said"),
+    [(_LOW, False, True), (_LOW, True, False), ({"reduce_dtype": torch.bfloat16}, False, False)],
+    ids=["unused", "used", "in float32"],
+)
+def test_a_forward_that_no_backward_uses(
+    sharded: Callable[..., Any], given: dict[str, Any], used: bool, is_said: bool
+) -> None:
+    """Under FSDP1 the backward of the next one left no gradients."""
+    model, x = sharded(**given), torch.ones(2, 4)
+    first = model(x).sum()
+    second = model(x).sum()
+    loss = first + second if used else second
+    found = texts(loss.backward)
+    assert [("had no backward" in str(each.message)) for each in found] == [True] * is_said
+    assert not texts(model(x).sum().backward)
+    with torch.no_grad():
+        model(x)
+    assert not texts(model(x).sum().backward)
+
+
+@pytest.mark.parametrize("sharded", [low_on_bridge, low_in_place])
+def test_gradients_of_no_sync_were_not_lost(sharded: Callable[..., Any]) -> None:
+    model, x = sharded(**_LOW), torch.ones(2, 4)
+    model(x)
+    with runtime.no_sync(model):
+        assert not texts(model(x).sum().backward)
+    assert not texts(model(x).sum().backward)

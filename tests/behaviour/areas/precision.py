@@ -340,3 +340,18 @@ def full_precision_in_evaluation(api: Any) -> Any:
             return model(*batches(1))
     finally:
         del os.environ["FSDP_USE_FULL_PREC_IN_EVAL"]
+
+
+@cannot("FSDP2 leaves the gradients; a warning says so")
+def a_forward_that_no_backward_uses(api: Any) -> Any:
+    """In low precision the backward after a forward that no backward used leaves no gradients."""
+    model = in_blocks(api, mixed_precision=api.MixedPrecision(param_dtype=HALF))
+    (x,) = batches(1)
+    model(x)
+    model(x).sum().backward()
+    is_fsdp1 = api.FSDP.__module__.startswith("torch.")
+    assert is_fsdp1 == all(p.grad is None for p in model.parameters())
+    model.zero_grad()
+    model(x).sum().backward()
+    assert not is_fsdp1 or any(p.grad is not None for p in model.parameters())
+    return [p.grad is None for p in model.parameters()]
