@@ -22,10 +22,12 @@ EVERY = list(BEHAVIOURS.values())
 MARKS = {2: [pytest.mark.ranks], 4: [pytest.mark.thorough]}
 
 # Areas about what the runtime does by the same functions for both forms. There the bridge is for ``make thorough``, but for
-# what holds on it alone; its constructor, its forward and its state dict, which are its own, are in the others.
+# what holds on it alone; its constructor, its forward and its state dict, which are its own, are in the others. Nor does it
+# take part in how the tool writes constructors: there only its imports change.
 SHARED = {
     "accumulation",
     "clipping",
+    "constructors",
     "grad_scaler",
     "ignored",
     "initialization",
