@@ -14,6 +14,7 @@ from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.same import Made, without_removed, without_repeats
 from fsdp_migrate.codemods.still_used import still_used
 from fsdp_migrate.codemods.swap import Swap, swap
+from fsdp_migrate.codemods.uses.both_classes import why_for_fsdp1
 from fsdp_migrate.codemods.uses.guards import stays_fsdp1
 from fsdp_migrate.codemods.without_use import without_use
 from fsdp_migrate.facts.file import File, place_of
@@ -195,6 +196,10 @@ class _File:
             why = why or why_uncalled(self.context.program, file, found.node)
             if why:
                 return found._replace(action=Action.RUNTIME, message=why)
+            why = why_for_fsdp1(self.context, found.node)
+            if why:
+                unchanged = found._replace(edits=None, imports=(), removed=())
+                return unchanged._replace(action=Action.RUNTIME, message=why)
             return found
         return found
 

@@ -11,13 +11,20 @@ from fsdp_migrate.codemods.edit.decided import decided, outermost
 from fsdp_migrate.codemods.edit.text import Refused, comments_between
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
+from fsdp_migrate.codemods.uses.both_classes import (
+    branch_of_fsdp2,
+    classes,
+    holds,
+    tells_both_apart,
+    tests_of_fsdp2,
+)
 from fsdp_migrate.codemods.uses.guards import shards_itself
 from fsdp_migrate.codemods.uses.wrappers import Selects, Walks
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.models import Models
+from fsdp_migrate.facts.models import INNER, Models
 from fsdp_migrate.facts.names import CLASS, TORCH
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP007", "isinstance")
 
@@ -36,7 +43,20 @@ _BOTH = (
     "Now matches the module itself, because there is no separate wrapper. The branch for ordinary modules used to run for "
     "this module and no longer does: call it here as well."
 )
-_FALSE = "Is false for every model sharded by `fully_shard`. Test for `FSDPModule`."
+_FALSE = (
+    "Is false for models sharded by `fully_shard`, so they take the other branch now. "
+    "If this branch is meant for them too, test for `FSDPModule` as well."
+)
+_FAILS = "Fails for models sharded by `fully_shard`. Test for `FSDPModule` as well."
+_TOGETHER = "Still works: the same test is true for `FSDPModule`, the class of sharded models."
+_OTHER_BRANCH = (
+    "Is false for models sharded by `fully_shard`, which take the branch for `FSDPModule` in line {}. "
+    "Nothing has to be done."
+)
+_NOTHING_INSIDE = (
+    "Is false for models sharded by `fully_shard`, which have no wrapper to look into. "
+    "Nothing has to be done."
+)
 _SECOND = re.compile(r"fsdp_?2", re.IGNORECASE)
 _OF_ACCELERATE = ("prepare", "prepare_model", "extract_model_from_parallel", "unwrap_model")
 _NOT_KNOWN = (
@@ -63,7 +83,7 @@ def find(context: Context) -> Iterator[Found]:
         if found is not None:
             yield found
     about = [n for n in references if is_tested(context, n) and n not in of_wrappers]
-    if context.program.once(_tells_both_apart):
+    if context.program.once(tells_both_apart):
         yield from _false_now(context, about)
         return
     if context.program.once(_is_wrapped_by_composer, context.models):
@@ -142,15 +162,16 @@ def _of_wrappers(context: Context, reference: ast.expr, selects: Selects) -> Fou
 
 def _without(context: Context, test: ast.Call, reference: ast.expr) -> Edit:
     """`isinstance(module, (FSDP, DDP))` without one of its classes."""
-    classes = test.args[1]
-    assert isinstance(classes, ast.Tuple)
-    others = [context.source(each) for each in classes.elts if each is not reference]
-    if comments_between(context.file, *context.file.span(classes)):
+    wanted = test.args[1]
+    others = [context.source(each) for each in classes(wanted) if each is not reference]
+    if comments_between(context.file, *context.file.span(wanted)):
         raise Refused("the test contains a comment")
     code = f"({', '.join(others)})"
-    if len(others) == 1:
+    if isinstance(wanted, ast.BinOp):
+        code = " | ".join(others)
+    elif len(others) == 1:
         code = others[0]
-    return context.replace(classes, code)
+    return context.replace(wanted, code)
 
 
 def _forms(program: Program, form: str) -> set[bool]:
@@ -163,12 +184,40 @@ def _forms(program: Program, form: str) -> set[bool]:
 
 def _false_now(context: Context, about: Iterable[ast.expr]) -> Iterator[Found]:
     """In torch's form, tests for FSDP1's class in a program that also asks for FSDP2's: no constructor makes such models."""
-    both = {node for call in _tests_of_fsdp2(context) for node in ast.walk(call)}
     if context.form != "torch":
         return
+    of_both = tests_of_fsdp2(context.program, context.file)
     for reference in about:
-        if is_tested(context, reference) and reference not in both:
-            yield Found(RULE, reference, Action.MANUAL, _FALSE)
+        test = _test_of(context.file, reference)
+        if test in of_both:
+            yield Found(RULE, reference, Action.RUNTIME, _TOGETHER)
+        else:
+            yield _false(context, reference, test)
+
+
+def _false(context: Context, reference: ast.expr, test: ast.Call) -> Found:
+    """What comes of a test that no sharded model passes."""
+    statement = context.file.statement(test)
+    if (
+        isinstance(statement, ast.Assert)
+        and holds(context.program, statement.test, context.file) is False
+    ):
+        return Found(RULE, reference, Action.MANUAL, _FAILS, severity=Severity.RAISES)
+    other = branch_of_fsdp2(context, test)
+    if other is not None:
+        message = _OTHER_BRANCH.format(other.lineno)
+        return Found(RULE, reference, Action.RUNTIME, message)
+    if _only_unwraps(statement, test):
+        return Found(RULE, reference, Action.RUNTIME, _NOTHING_INSIDE)
+    return Found(RULE, reference, Action.MANUAL, _FALSE)
+
+
+def _only_unwraps(statement: ast.stmt, test: ast.Call) -> bool:
+    """`if isinstance(layer, FSDP): layer = layer.module`."""
+    match statement:
+        case ast.If(asked, [ast.Assign(value=ast.Attribute(attr=part))], []):
+            return asked is test and part in INNER
+    return False
 
 
 def _is_wrapped_by_composer(program: Program, models: Models) -> bool:
@@ -178,35 +227,13 @@ def _is_wrapped_by_composer(program: Program, models: Models) -> bool:
     return "composer" in packages and not any(map(models.constructors, program.files))
 
 
-def _tells_both_apart(program: Program) -> bool:
-    """Whether the program tests for FSDP2's class as well: its branches for FSDP1 and FSDP2 stay two."""
-    texts = ((path, program.tree.data(path)) for path in program.tree.paths)
-    asking = [program.load(p) for p, text in texts if b"isinstance(" in text and b"FSDP" in text]
-    files = dict.fromkeys([*program.files, *filter(None, asking)])  # which may be but a part
-    return any(_tests_of_fsdp2(Context(file, program)) for file in files)
-
-
-def _tests_of_fsdp2(context: Context) -> list[ast.Call]:
-    """The calls `isinstance(model, FSDPModule)`, by whatever name."""
-    return [
-        call
-        for call in context.file.calls.get("isinstance", ())
-        if len(call.args) == 2
-        and any(
-            isinstance(each, ast.Name | ast.Attribute)
-            and context.dotted(each) & {f"{TORCH}.FSDPModule"}
-            for each in ast.walk(call.args[1])
-        )
-    ]
-
-
 def _of_fsdp2(context: Context) -> Iterator[Found]:
     """Tests for FSDP2's class that come before one for FSDP1's, or have none of it above them."""
     if context.program.goes_on and context.program.calls("like_fsdp1"):
         return  # an earlier run wrote them
     if not context.models.shards(context.file):
         return
-    for call in _tests_of_fsdp2(context):
+    for call in tests_of_fsdp2(context.program, context.file):
         if _names_fsdp1(context, call):
             continue
         below = [n for a in context.file.ancestors(call) for n in _ways_below(a, call)]
@@ -274,12 +301,11 @@ def _test_of(file: File, reference: ast.expr) -> ast.Call:
 
 def is_tested(context: Context, reference: ast.expr) -> bool:
     """Whether a reference is among the classes of `isinstance`."""
-    node: ast.AST = reference
-    parent = context.file.parents[node]
-    if isinstance(parent, ast.Tuple):
-        node = parent
-        parent = context.file.parents[parent]
-    match parent:
-        case ast.Call(func=ast.Name(id="isinstance"), args=[_, classes]):
-            return classes is node
+    for around in context.file.ancestors(reference):
+        match around:
+            case ast.Tuple() | ast.BinOp(op=ast.BitOr()):
+                continue
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, wanted]):
+                return reference in classes(wanted)
+        return False
     return False
