@@ -1,10 +1,10 @@
 """`torch.nn.utils.clip_grad_norm_` on an FSDP1 model: it clipped each rank by a norm of its own."""
 
 import ast
-import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
+from fsdp_migrate.codemods.constructor.ignored import may_ignore
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -29,16 +29,13 @@ _HANDED_ON = (
 )
 _RESULT = "The norm it returns is now a DTensor: use `norm.full_tensor()` for a plain tensor."
 _IGNORED = (
-    "Adds this rank's gradients of ignored parameters to the norm. If they differ between ranks, so does the factor by "
-    "which each rank scales its shards, and FSDP2's shards hold other elements: clip ignored parameters in a separate call."
+    "Includes this rank's own gradients of ignored parameters in the norm. If those differ between ranks, each rank scales "
+    "its shards by another factor, and under FSDP2 a shard holds other elements, so training changes. "
+    "Clip the ignored parameters in a separate call."
 )
 _PARALLEL = (
     "Under FSDP1 each tensor-parallel rank clipped by the norm of its own part. Under FSDP2 all clip by the norm of the "
     "whole model, so gradients are clipped more now. Raise `max_norm` only to repeat old runs."
-)
-# A pattern that begins with a text is searched for faster than one that begins with a boundary.
-_IGNORES = re.compile(
-    r"ignored_(?<!\wignored_)(?:modules|states|parameters)[\"']?\s*[:=](?!\s*None)"
 )
 
 
@@ -112,7 +109,7 @@ def _is_tensor_parallel(program: Program) -> bool:
 
 def _of_ignored(program: Program) -> Action | None:
     """By hand if parameters are ignored; not where code that can get the model freezes some, or reduces gradients itself."""
-    if not any(_IGNORES.search(file.text) for file in program.files):
+    if not program.once(may_ignore):
         return None
     files = [file for file in program.files if models_of(program).shards(file)]
     is_cared_for = any(_cares_for_ignored(file) for file in files)

@@ -29,10 +29,15 @@ _DEEP = 40  # calls: behind them nothing is followed, before Python's own limit 
 
 @dataclass(frozen=True)
 class Place:
-    """A node of a file."""
+    """A node of a file.
+
+    Attributes:
+        reads: whether it reads the parameters itself; else it may call code that the files do not show.
+    """
 
     file: File
     node: ast.AST
+    reads: bool
 
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -181,7 +186,7 @@ class _Search:
             case Event.FREES:
                 return frozenset(replace(each, is_gathered=False) for each in states)
             case Event.READS:
-                self._read(file, call, states)
+                self._read(file, call, states, reads=True)
             case Event.OPEN:
                 return self._unseen(file, call, grad, states)
         return states
@@ -221,14 +226,14 @@ class _Search:
 
     def _unseen(self, file: File, call: ast.AST, grad: bool | None, states: States) -> States:
         """The states behind what is not followed, which is given the model."""
-        self._read(file, call, states)
+        self._read(file, call, states, reads=False)
         if self.is_open:
             states |= _run(states, False)
         return states | _run(states, grad)
 
-    def _read(self, file: File, call: ast.AST, states: States) -> None:
+    def _read(self, file: File, call: ast.AST, states: States, *, reads: bool) -> None:
         if self.found is None and any(state.is_gathered for state in states):
-            self.found = Place(file, call)
+            self.found = Place(file, call, reads)
 
 
 def _behind_backward(states: States) -> States:

@@ -9,7 +9,7 @@ import ast
 
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import Construction
-from fsdp_migrate.codemods.constructor.order import first_read
+from fsdp_migrate.codemods.constructor.order import Place, first_read
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.file import place_of
@@ -17,6 +17,12 @@ from fsdp_migrate.source import is_test
 
 GATHERED = Rule("FSDP006", "root-stays-gathered")
 
+_MESSAGE = (
+    "The root gets `reshard_after_forward=True`: after a forward without gradients it would keep gathered copies of its "
+    "parameters until the next backward, and {} may use those instead of the shards. "
+    "If nothing does, remove the argument to save one all-gather a step. Changes that are made then take effect at once; FSDP1 "
+    "computed and saved with the old values until the next backward."
+)
 # What the default is for, at the root.
 NOTE = "# Else the root remains gathered after a forward without gradients; costs one all-gather a step"
 # What an argument at the root does not change.
@@ -56,12 +62,14 @@ def may_be_read(context: Context, at: ast.expr | ast.stmt) -> str:
     read = program.once(first_read, at, tuple(paths))
     if read is None:
         return ""
+    return _MESSAGE.format(_who(context, read))
+
+
+def _who(context: Context, read: Place) -> str:
+    """What may read the parameters: a line where the files show one."""
+    if not read.reads:
+        return "code outside of these files"
     place = f"line {place_of(read.node)[0]}"
     if read.file is not context.file:
         place += f" of {read.file.path.name}"
-    return (
-        "The root gets `reshard_after_forward=True`: by default it keeps its parameters gathered after a forward without "
-        f"gradients, and {place} may read them then, where an optimizer or an average would get those. If not, remove the "
-        "argument and save one all-gather a step. Changes that are made then take effect at once; FSDP1 computed and saved "
-        "with the old values until the next backward."
-    )
+    return place

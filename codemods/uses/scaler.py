@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.constructor.ignored import may_ignore
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Import, Rule
@@ -23,7 +24,6 @@ _ALONE = (
 )
 _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
 _OPTIMIZER = re.compile(r"[Oo]ptim|Ada[dgm]|SGD|Lion|RMSprop")
-_IGNORED = re.compile(r"ignored_(?!\w+\s*=\s*None\b)")
 _HALF_WORDS = (".half(", "torch.float16", "torch.half")  # found sooner than the pattern
 _HALF = re.compile(
     r"\.half\(|(\.to|from_pretrained|set_default_dtype)\([^)\n]*torch\.(float16|half)\b"
@@ -128,7 +128,7 @@ def _reason(context: Context, call: ast.Call | None) -> str:
     if not _SAME.issuperset(given):
         return "its arguments are only known at run time"
     texts = [file.text for file in context.program.files]
-    if any(_IGNORED.search(text) for text in texts):
+    if context.program.once(may_ignore):
         return "it raises if some parameters are ignored by FSDP2 and others are DTensors"
     if any(map(_is_in_half, texts)):
         return "it refuses gradients in float16"

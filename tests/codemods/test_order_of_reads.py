@@ -144,6 +144,21 @@ def test_what_reads_none(case: str, tmp_path: Path) -> None:
     assert "reshard_after_forward=True" not in result.after["train.py"], result.findings
 
 
+WHO = {
+    "an average behind an evaluation": "line 41 of model.py",
+    "an optimizer behind an evaluation": "line 11",
+    "what another library reads": "code outside of these files",
+}
+
+
+@pytest.mark.parametrize(("case", "who"), WHO.items())
+def test_the_finding_names_a_line_only_where_one_reads(case: str, who: str, tmp_path: Path) -> None:
+    files = {"train.py": program(READ[case]), "model.py": MODEL}
+    findings = analysed(tmp_path, files, "torch").findings
+    (message,) = [each.message for each in findings if each.code == "FSDP006"]
+    assert f"and {who} may use those" in message
+
+
 LIBRARY = """\
 import torch
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
