@@ -35,7 +35,7 @@ from fsdp_migrate.codemods.libraries.configuration.tree import (
 )
 from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.names import TORCH
-from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.findings import Action, Finding, Problem, Severity
 from fsdp_migrate.migration import Outcome
 from fsdp_migrate.pins import Pins
 from fsdp_migrate.report import Change as FileChange
@@ -227,18 +227,29 @@ class _File:
                 action = Action.REWRITE
             else:
                 action = Action.MANUAL
-            self.say(rule, each.place.span, (each.change and refusal) or each.message, action)
+            message = (each.change and refusal) or each.message
+            self.say(rule, each.place.span, message, action, each.severity)
 
-    def say(self, rule: Rule, span: tuple[int, int], message: str, action: Action) -> None:
+    def say(
+        self,
+        rule: Rule,
+        span: tuple[int, int],
+        message: str,
+        action: Action,
+        severity: Severity | None = None,
+    ) -> None:
         if self.is_on(rule, span):
             places = (*self.place(span[0]), *self.place(span[1]))
             construct = self.text[slice(*span)].split("\n")[0].strip()
             of = rule.code, rule.name
-            severity = None
-            if action is Action.MANUAL:
+            is_manual = action is Action.MANUAL
+            goes_on = is_manual and severity is None and rule in rules.OF_SETTINGS
+            if not is_manual:
+                severity = None
+            elif severity is None:
                 severity = rule.severity
             found = Finding(self.source.shown, *places, *of, action, message, construct, severity)
-            self.outcome.findings.append(found)
+            self.outcome.findings.append(found._replace(still_fsdp1=goes_on))
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column, both from 1."""

@@ -26,6 +26,9 @@ class Severity(str, Enum):
     """Only what it prints changes."""
 
 
+ASSUMPTION = "FSDP003"
+"""The rule of what `--form torch` takes for granted."""
+
 HAPPENS = {
     Severity.SILENT: "trains, saves or returns something else, without an error",
     Severity.RAISES: "stops with an error",
@@ -46,6 +49,7 @@ class Finding(NamedTuple):
         message: one sentence on what is done with the construct and why.
         construct: the construct itself in a few words, as in `FSDP(...)` or `limit_all_gathers=True`.
         severity: of a finding that needs the user, what happens where nobody acts on it; None of any other.
+        still_fsdp1: whether nothing raises, but a setting makes another library go on with FSDP1.
     """
 
     path: str
@@ -59,6 +63,12 @@ class Finding(NamedTuple):
     message: str
     construct: str
     severity: Severity | None = None
+    still_fsdp1: bool = False
+
+    @property
+    def is_assumption(self) -> bool:
+        """Whether it is no edit, but what `--form torch` takes for granted."""
+        return (self.code, self.action) == (ASSUMPTION, Action.REWRITE)
 
 
 class Problem(NamedTuple):

@@ -19,7 +19,6 @@ from fsdp_migrate.report import Change, Report
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source, shown_path, source_from_bytes
 
-ASSUMPTION = "FSDP003"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -53,7 +52,7 @@ def mark(report: Report, found: Discovered, options: Options) -> int:
 
 def _is_open(finding: Finding) -> bool:
     """Whether a person has to look at it: what is by hand, and what the torch form assumes."""
-    return finding.action is Action.MANUAL or finding.code == ASSUMPTION
+    return finding.action is Action.MANUAL or finding.is_assumption
 
 
 def _with_comments(change: Change, findings: Sequence[Finding]) -> bytes | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, comments, origins, overlap, spliced
+from fsdp_migrate.codemods.libraries.rules import OF_SETTINGS
 from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.same import Made, without_removed, without_repeats
@@ -353,6 +354,12 @@ def _severity(found: Found) -> Severity | None:
     return found.severity or found.rule.severity
 
 
+def _goes_on(found: Found) -> bool:
+    """Whether a setting makes another library go on with FSDP1."""
+    is_manual = found.action is Action.MANUAL
+    return is_manual and found.severity is None and found.rule in OF_SETTINGS
+
+
 def _finding(file: File, source: Source, found: Found) -> Finding:
     node = found.node
     spelled = (source.runtime or source.package).spelled
@@ -369,4 +376,5 @@ def _finding(file: File, source: Source, found: Found) -> Finding:
         message=spelled(found.message),
         construct=spelled(found.construct or shortened(file.source(node))),
         severity=_severity(found),
+        still_fsdp1=_goes_on(found),
     )

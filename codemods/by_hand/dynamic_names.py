@@ -10,15 +10,15 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, fsdp1_name, is_module
 from fsdp_migrate.facts.nodes import text_of
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP010", "dynamic-name")
 
 _IMPORTING = frozenset({"import_module", "__import__"})
 _PATCHING = frozenset({"patch", "resolve_name"})
 _NOT_CALLED = (
-    "Patches a class that the file no longer calls: it calls `fully_shard` now. "
-    "Patch that, or shard a small model in the test."
+    "The file that this patches calls `fully_shard` now and does not import FSDP1's class any more, so `patch` raises "
+    "AttributeError. Patch `fully_shard` there, or shard a small model in the test."
 )
 _BY_TORCH = "Use `fully_shard` of `torch.distributed.fsdp` in the code that gets it."
 # Functions that may import what they are given, and files that may import the names in their tables.
@@ -71,7 +71,14 @@ def _patched(context: Context) -> Iterator[Found]:
             located = context.program.tree.locate(module, context.file.folder)
         if located is not None and (other := context.program.load(located)) is not None:
             if any(context.program.fsdp1(n, other) == CLASS for n in other.loads.get(name, ())):
-                yield Found(RULE, call, Action.MANUAL, _NOT_CALLED, f"patch({path!r})")
+                yield Found(
+                    RULE,
+                    call,
+                    Action.MANUAL,
+                    _NOT_CALLED,
+                    f"patch({path!r})",
+                    severity=Severity.RAISES,
+                )
 
 
 def is_of_fsdp1(path: str) -> bool:

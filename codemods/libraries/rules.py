@@ -12,3 +12,8 @@ LIGHTNING = Rule("FSDP806", "lightning-strategy", Severity.RAISES)
 VERL = Rule("FSDP807", "verl-strategy", Severity.RAISES)
 MODEL = Rule("FSDP808", "accelerate-model", Severity.RAISES)
 COMPOSER = Rule("FSDP809", "composer-config", Severity.RAISES)
+
+# With a setting of theirs nothing raises unless its finding says so: FSDP1 goes on sharding the model.
+OF_SETTINGS = frozenset(
+    {ACCELERATE, TRANSFORMERS, AXOLOTL, PLUGIN, FLAGS, LIGHTNING, VERL, COMPOSER}
+)

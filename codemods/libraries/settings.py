@@ -35,7 +35,7 @@ from fsdp_migrate.facts.file import File, last_name, place_of
 from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.facts.nodes import constant
 from fsdp_migrate.facts.program import Program
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.pins import Pins
 from fsdp_migrate.search import Search
 from fsdp_migrate.source import is_test
@@ -50,7 +50,13 @@ _SWITCH = "ACCELERATE_USE_FSDP"
 _IS_FSDP = r"[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])[\"']?"
 _STRATEGY = re.compile(rf"\b(?P<name>\w*(?:strategy|STRATEGY)){_IS_FSDP}")
 _STRATEGIES = Search(f"strategy{_IS_FSDP}|STRATEGY{_IS_FSDP}")  # found sooner
-_UNEQUAL = "Is false for verl's `fsdp2`, which shards the model as well. Test for both values."
+_SKIPPED = (
+    "Is false for verl's `fsdp2`, which shards the model as well, so the code behind this test does not run. "
+    "Test for both values."
+)
+_RAISES = (
+    "Is false for verl's `fsdp2`, for which the program raises in line {}. Test for both values."
+)
 # What a test calls that trains, or starts what does.
 _STARTS = re.compile(
     r"(?:\b|_)(?:backward|execute|fit|init_process_group|launch|(?<!pytest\.)main|prepare|run|spawn|step|train)\w*\("
@@ -161,6 +167,19 @@ def only_reads(context: Context, node: ast.AST) -> bool:
     return _STARTS.search(text) is None
 
 
+def _raises_without(file: File, test: ast.expr) -> ast.stmt | None:
+    """The statement that raises if a test is false, at the end of its branches."""
+    statement = file.statement(test)
+    if isinstance(statement, ast.Assert):
+        return statement
+    rest = [statement]
+    while isinstance(rest[0], ast.If) and rest[0].orelse:
+        rest = rest[0].orelse
+    if isinstance(rest[-1], ast.Raise):
+        return rest[-1]
+    return None
+
+
 def project_of(context: Context) -> Project:
     """What is around a file's settings."""
     return Project(context.file.path, context.program.once(_pins))
@@ -238,7 +257,13 @@ class _Reader:
         ):
             imports = (Import(TORCH, "MixedPrecisionPolicy"),)
         for each in said:
-            finding = Found(section.rule, self.at(each.place.span), Action.MANUAL, each.message)
+            finding = Found(
+                section.rule,
+                self.at(each.place.span),
+                Action.MANUAL,
+                each.message,
+                severity=each.severity,
+            )
             if each.change is not None and not self.context.plain:
                 message = "Unchanged: `--form bridge` changes only imports."
                 finding = finding._replace(message=message)
@@ -265,7 +290,20 @@ class _Reader:
                 said = table.STRATEGY_OF_VERL.format(f"Set `{found['name']}` to `fsdp2`")
                 yield Found(rules.VERL, place, Action.MANUAL, said)
             elif not knows_both:
-                yield Found(rules.VERL, place, Action.MANUAL, _UNEQUAL)
+                yield self.unequal(place, found.start())
+
+    def unequal(self, place: ast.AST, start: int) -> Found:
+        """A test for `fsdp` alone: code is skipped for `fsdp2`, or the program raises."""
+        for compare in self.file.of(ast.Compare):
+            first, behind = self.file.span(compare)
+            if first <= start < behind:
+                raising = _raises_without(self.file, compare)
+                if raising is not None:
+                    message = _RAISES.format(raising.lineno)
+                    return Found(
+                        rules.VERL, place, Action.MANUAL, message, severity=Severity.RAISES
+                    )
+        return Found(rules.VERL, place, Action.MANUAL, _SKIPPED, severity=Severity.SILENT)
 
     def resolve(self, node: ast.expr) -> tree.Data | ast.expr:
         """What an expression that is no literal says: the name of a member, FSDP1's offloading, a literal elsewhere."""

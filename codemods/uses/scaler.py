@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name, words_in
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
-from fsdp_migrate.findings import Action
+from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP351", "sharded-grad-scaler")
 
@@ -22,6 +22,7 @@ _ALONE = (
     "Now skips a step on all ranks together. Under FSDP1 each rank checked only its own shards for infinities, "
     "so the ranks could differ: more steps may be skipped than before."
 )
+_MIXED = "it raises if one optimizer holds both sharded parameters and {}, so give those an optimizer of their own"
 _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
 _OPTIMIZER = re.compile(r"[Oo]ptim|Ada[dgm]|SGD|Lion|RMSprop")
 _HALF_WORDS = (".half(", "torch.float16", "torch.half")  # found sooner than the pattern
@@ -45,12 +46,12 @@ def find(context: Context) -> Iterator[Found]:
             yield _by_torch(context, reference, call)
             continue
         reason = "the class is also used without calling it"
-        if len(calls) == len(references):
-            reason = _reason(context, call)
+        if len(calls) == len(references) and call is not None:
+            reason, _ = _reason(context, call)
         if call is None or reason or not context.plain:
             message = "Now comes from `fsdp_migrate.runtime`."
             if reason:
-                message = f"{message} `torch.amp.GradScaler` may behave differently here: {reason}."
+                message = f"{message} Not replaced by `torch.amp.GradScaler`, because {reason}."
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, _PLAIN, Action.REWRITE)
@@ -79,14 +80,15 @@ def _names_own(program: Program) -> bool:
 def _by_torch(context: Context, reference: ast.expr, call: ast.Call | None) -> Found:
     """Torch's class, whatever is done with the name; what differs then is for a person to look at."""
     reason = ""
+    severity = Severity.SILENT
     if call is not None:
-        reason = _reason(context, call)
+        reason, severity = _reason(context, call)
     if call is not None and not _may_take(context, call):
-        message = f"FSDP2 has no such class. Use `torch.amp.GradScaler`, but {reason}."
-        return Found(RULE, reference, Action.MANUAL, message, _NAME)
+        message = f"FSDP2 has no such class. Use `torch.amp.GradScaler`, but note: {reason}."
+        return Found(RULE, reference, Action.MANUAL, message, _NAME, severity=severity)
     if reason:
         message = f"Replaced by `torch.amp.GradScaler`, but check this: {reason}."
-        return _plain(context, reference, message, Action.MANUAL)
+        return _plain(context, reference, message, Action.MANUAL)._replace(severity=severity)
     return _plain(context, reference, _PLAIN, Action.REWRITE)
 
 
@@ -116,28 +118,32 @@ def _may_take(context: Context, call: ast.Call) -> bool:
     return is_named and "process_group" not in given and len(call.args) < 2
 
 
-def _reason(context: Context, call: ast.Call | None) -> str:
-    """Why torch's class may do something else; "" if it does the same."""
-    if call is None:
-        return "the class is not called here"
+def _reason(context: Context, call: ast.Call) -> tuple[str, Severity]:
+    """Why torch's class may do something else, and what happens then; "" if it does the same."""
     given = [keyword.arg for keyword in call.keywords]
     if call.args:
-        return "the arguments of `torch.amp.GradScaler` have another order"
+        return "its arguments have another order, so pass them by name", Severity.SILENT
     if "process_group" in given:
-        return "`process_group` may contain more ranks than share one model"
+        return "`process_group` may contain more ranks than share one model", Severity.SILENT
     if not _SAME.issuperset(given):
-        return "its arguments are only known at run time"
+        return (
+            "it raises if it is given `process_group`, and the arguments are only known at run time",
+            Severity.RAISES,
+        )
     texts = [file.text for file in context.program.files]
     if context.program.once(may_ignore):
-        return "it raises if some parameters are ignored by FSDP2 and others are DTensors"
+        return _MIXED.format("ignored ones"), Severity.RAISES
     if any(map(_is_in_half, texts)):
-        return "it refuses gradients in float16"
+        return (
+            "it raises for gradients in float16, so keep the parameters in float32",
+            Severity.RAISES,
+        )
     if any(_optimizes_others(context, file) for file in context.program.files):
-        return "it raises if the optimizer also holds parameters that are not sharded"
+        return _MIXED.format("others"), Severity.RAISES
     spelled = has_torch(context, call)
     if not spelled and not context.means("GradScaler", call, "torch.amp.GradScaler"):
-        return "the name `GradScaler` means something else in this file"
-    return ""
+        return "the name `GradScaler` means something else in this file", Severity.SILENT
+    return "", Severity.SILENT
 
 
 def _optimizes_others(context: Context, file: File) -> bool:

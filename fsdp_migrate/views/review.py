@@ -12,7 +12,7 @@ from fsdp_migrate.settings import DEFAULT_FORM
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.views.ci import in_repository
 from fsdp_migrate.views.markdown import code, escaped, folded, places
-from fsdp_migrate.views.text import ASSUMPTION, counted, summary
+from fsdp_migrate.views.text import counted, summary
 
 _FORMS = {
     "auto": (
@@ -92,13 +92,9 @@ def _lines(
     yield from _files(report, findings)
 
 
-def _is_assumed(finding: Finding) -> bool:
-    return (finding.code, finding.action) == (ASSUMPTION, Action.REWRITE)
-
-
 def _replaced(findings: Sequence[Finding], form: str) -> Iterator[str]:
     """A row for each rule: how often it has changed something, and an example."""
-    rewritten = [f for f in findings if f.action is Action.REWRITE and not _is_assumed(f)]
+    rewritten = [f for f in findings if f.action is Action.REWRITE and not f.is_assumption]
     if rewritten:
         yield from ("### What is replaced", "", *_table(rewritten), "")
     served = [finding for finding in findings if finding.action is Action.RUNTIME]
@@ -125,8 +121,9 @@ def _changes(manual: Mapping[str, Sequence[Finding]]) -> Iterator[str]:
 def _assumptions(findings: Iterable[Finding]) -> Iterator[str]:
     """Each assumption once, with its places."""
     by_message = defaultdict(list)
-    for finding in filter(_is_assumed, findings):
-        by_message[finding.message].append(finding)
+    for finding in findings:
+        if finding.is_assumption:
+            by_message[finding.message].append(finding)
     if not by_message:
         return
     yield from ("### What is assumed", "")

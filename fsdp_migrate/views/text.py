@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.findings import HAPPENS, Action, Finding, Problem, Severity
+from fsdp_migrate.findings import ASSUMPTION, HAPPENS, Action, Finding, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import DEFAULT_FORM
 from fsdp_migrate.source import shown_path
@@ -22,17 +22,6 @@ _COLOURS = {Action.REWRITE: "green", Action.RUNTIME: "yellow", Action.MANUAL: "r
 _REFERENCES = ("FSDP001", "FSDP017")
 _MOST_PLACES = 5
 _MOST_RULES = 3  # that are named to be read about
-# The rules of other libraries' settings: with these nothing raises, but FSDP1 goes on sharding the model.
-_OF_SETTINGS = (
-    "FSDP801",
-    "FSDP802",
-    "FSDP803",
-    "FSDP804",
-    "FSDP805",
-    "FSDP806",
-    "FSDP807",
-    "FSDP809",
-)
 _STILL_FSDP1 = "still FSDP1"
 _MEANINGS = {
     WORDS[Action.REWRITE]: "FSDP2 takes its place",
@@ -73,7 +62,7 @@ def _kind(finding: Finding) -> str:
     """The heading that a finding belongs under: what is done, or what happens if nobody acts on it."""
     if finding.severity is None:
         return WORDS[finding.action]
-    if finding.severity is Severity.RAISES and finding.code in _OF_SETTINGS:
+    if finding.still_fsdp1:
         return _STILL_FSDP1
     return finding.severity.value
 
@@ -168,9 +157,6 @@ def render_passed(problems: Iterable[Problem]) -> list[str]:
     return [f"{word} {_place(each)}: {printable(each.message)}" for each in sorted(problems)]
 
 
-ASSUMPTION = "FSDP003"  # what `--form torch` assumes
-
-
 def _nothing_found(report: Report, known: str) -> str:
     read = counted(report.files, "file")
     if report.errors:
@@ -189,7 +175,7 @@ def summary(report: Report) -> str:
         known += f" {counted(report.marked, 'finding')} marked by a comment: remove it when done."
     if not report.findings:
         return _nothing_found(report, known)
-    assumed = [finding for finding in report.findings if _is_assumed(finding)]
+    assumed = [finding for finding in report.findings if finding.is_assumption]
     uses = counted(len(report.findings) - len(assumed), "use")
     files = counted(len({finding.path for finding in report.findings}), "file")
     rewritten, runtime, manual = report.count().values()
@@ -210,10 +196,6 @@ def summary(report: Report) -> str:
     if assumed:
         under = f" Under {counted(assumptions, 'assumption')} ({ASSUMPTION})."
     return f"{uses} of FSDP1 in {files}: {', '.join(parts)}.{under}{known}"
-
-
-def _is_assumed(finding: Finding) -> bool:
-    return (finding.code, finding.action) == (ASSUMPTION, Action.REWRITE)
 
 
 def _needs(number: int) -> str:
@@ -254,7 +236,7 @@ def next_steps(
     if len(paths) == 1 and paths[0].endswith(".py"):
         script = own
     steps = _about(manual)
-    assumed = {finding.message for finding in report.findings if _is_assumed(finding)}
+    assumed = {finding.message for finding in report.findings if finding.is_assumption}
     if assumed and not is_list:
         what = f"list {counted(len(assumed), 'assumption')}"
         steps.append((what, f"fsdp-migrate check {own}{chosen}"))

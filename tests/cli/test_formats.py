@@ -194,3 +194,9 @@ def test_a_report_is_no_input_and_says_what_was_written(real_cli: Cli, folder: P
     for argument, word in (("--diff", "would be rewritten"), ("--allow-dirty", "rewritten")):
         assert real_cli("x.py", argument, "--report", "r.md").code == 0
         assert (folder / "r.md").read_text().count(f"| {word} |\n") == 1
+
+
+def test_json_tells_assumptions_from_edits() -> None:
+    found = [finding(2), finding(3, "FSDP003"), finding(4, "FSDP003", Action.MANUAL)]
+    document = json.loads(rendered(Report(found), "json"))
+    assert [each["assumption"] for each in document["findings"]] == [False, True, False]

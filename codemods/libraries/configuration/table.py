@@ -50,11 +50,12 @@ LOCAL = "FSDP2 has no LOCAL_STATE_DICT. Write SHARDED_STATE_DICT or FULL_STATE_D
 STRATEGY = (
     "write version 2, and `reshard_after_forward` true for FULL_SHARD or false for SHARD_GRAD_OP"
 )
-# An older Accelerate ignores the one without an error, and refuses a file with the other.
-_SINCE = "Needs Accelerate 1.6, or 1.10 for `parallelism_config`."
+# An older Accelerate ignores a version without an error, and refuses a file with a mesh.
+SINCE_MESH = "Needs Accelerate 1.10, because of `parallelism_config`."
+_SINCE = "Needs Accelerate 1.6: an older one silently uses FSDP1."
 SINCE = {
     rules.ACCELERATE: _SINCE,
-    rules.PLUGIN: _SINCE,
+    rules.PLUGIN: "Needs Accelerate 1.6.",
     rules.TRANSFORMERS: "transformers 4 ignores it: launch with `FSDP_VERSION=2`.",
     rules.AXOLOTL: "Needs axolotl 0.12.",
 }

@@ -7,17 +7,19 @@ from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.libraries.configuration import table, tree
 from fsdp_migrate.codemods.libraries.configuration.project import TRANSFORMERS_VERSION, Project
 from fsdp_migrate.codemods.libraries.configuration.sections import Section
+from fsdp_migrate.findings import Severity
 
 _MOVED = tuple(f"fsdp_{name}" for name in table.MOVED)
 
 
 @dataclass(frozen=True)
 class Said:
-    """A message about one place: how it changes, or what the user has to do."""
+    """A message about one place: how it changes, or what the user has to do, with its severity if the rule's is another."""
 
     place: tree.Entry | tree.Mapping
     message: str
     change: tree.Change | None = None
+    severity: Severity | None = None
 
 
 class Stays(Exception):
@@ -58,6 +60,7 @@ class _Translation:
         self.has_words = self.rule in (rules.AXOLOTL, rules.TRANSFORMERS) and not is_new
         self.settings = section.settings or tree.Mapping("flow", (0, 0))
         self.words = table.options_of(self.home.data("fsdp"))
+        self.has_mesh = self.home.get("parallelism_config") is not None
         self.said: list[Said] = []
         self.added: dict[str, tree.Data] = {}
         keys = [entry.key for entry in self.settings.all() if entry.name != "version"]
@@ -93,7 +96,7 @@ class _Translation:
             self.switch()
         optimizer = self.home.key("optimizer") or self.home.key("optim")
         if optimizer is not None and table.OF_BITSANDBYTES.fullmatch(str(optimizer.data)):
-            self.said.append(Said(optimizer, table.PLAIN_ONLY))
+            self.said.append(Said(optimizer, table.PLAIN_ONLY, severity=Severity.RAISES))
         self.add()
         return self.said
 
@@ -168,6 +171,7 @@ class _Translation:
             mesh = {f"parallelism_config_{name}": size for name, size in sizes.items()}
             change = tree.Add(self.home, {"parallelism_config": mesh}, self.section.entry)
             self.say(change, f"Replaced by a `parallelism_config` for HYBRID_SHARD: {table.SIZES}.")
+            self.has_mesh = True
 
     def state_dicts(self) -> None:
         entry = self.settings.get("state_dict_type")
@@ -278,6 +282,8 @@ class _Translation:
 
     def since(self) -> str:
         """What a version needs, where a release that the project takes may not have it."""
+        if self.has_mesh and self.rule == rules.ACCELERATE:
+            return f" {table.SINCE_MESH}"
         if self.rule != rules.TRANSFORMERS:
             return f" {table.SINCE[self.rule]}"
         if not self.has_words:

@@ -1,5 +1,6 @@
 """What is written depends on the releases that a project takes; each was tried with the libraries themselves."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,12 @@ def test_settings_are_those_of_the_releases(
         assert made == after
     else:
         assert made != before
+
+
+@pytest.mark.parametrize(("strategy", "release"), [("FULL_SHARD", "1.6"), ("HYBRID_SHARD", "1.10")])
+def test_one_least_release_is_named(strategy: str, release: str, tmp_path: Path) -> None:
+    _, said = migrated(tmp_path, "", ACCELERATE.format(strategy))
+    assert re.findall(r"Needs Accelerate ([\d.]+\d)", said) == [release]
 
 
 @pytest.mark.parametrize("needs", ["accelerate==1.5.2", "accelerate>=1.6"])
