@@ -35,10 +35,14 @@ _OTHER = (
     "Is not the same object as before sharding; `use_orig_params=True` kept it under FSDP1. "
     "Collect both after sharding, or compare names."
 )
-SHAPE = (
+_CHOICE = (
     "Under FSDP1 every parameter here was a 1-D shard. Under FSDP2 the shape is the real one, so this test selects other "
     "parameters: for example, weight decay starts to act on matrices. Keep the old choice with a test that "
     "does not use the shape, or accept the new one."
+)
+_BRANCH = (
+    "Under FSDP1 this test saw 1-D shards of the parameters. Under FSDP2 it sees their real shapes, so another branch may run: "
+    "check that it suits DTensors, or test `p.to_local()`."
 )
 _NAME = (
     "Selects parameters by their real names now. "
@@ -61,18 +65,26 @@ PLAIN = (
     "Use `torch.zeros_like(p)` or similar."
 )
 _STORAGE = (
-    "Has the size of the whole parameter and contains no data. "
-    "Use `p.to_local()`, which has this rank's storage."
+    "Has the size of the whole parameter on every rank, and contains no data. "
+    "Use `p.to_local().untyped_storage()` for this rank's shard."
 )
-_ADDRESS = "Returns 0 for a DTensor. Call `data_ptr()` on `p.to_local()`."
+_NO_STORAGE = (
+    "Raises under FSDP2, because the storage of a DTensor has no address. "
+    "Use `p.to_local().untyped_storage()`."
+)
+_ADDRESS = (
+    "Returns 0 for every sharded parameter, so all of them seem to be one. "
+    "Call `data_ptr()` on `p.to_local()`."
+)
 _VECTOR = (
     "Returns a DTensor of the whole vector. Under FSDP1 it returned this rank's shards: "
     "use `p.to_local()` or `p.full_tensor()`."
 )
-_RAISING = (_FAILS, PLAIN)
+_RAISING = (_FAILS, _NO_STORAGE, PLAIN)
 
 # What is compared: `p.ndim >= 2`.
 SHAPES = ("ndim", "dim", "shape", "numel")
+_COLLECTING = frozenset({"add", "append", "extend"})
 _TESTS = frozenset({"endswith", "find", "fullmatch", "match", "search", "startswith"})
 _MAKING = frozenset(
     {"torch.empty", "torch.full", "torch.normal", "torch.ones", "torch.rand", "torch.randn"}
@@ -111,12 +123,45 @@ def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
         for attribute in _used(context, _is_counted, "numel", "nelement"):
             yield attribute, _COUNT
         for attribute in _used(context, lambda c, node: decides(c.file, node), *SHAPES):
-            yield attribute, SHAPE
+            yield attribute, _of_shape(context, attribute)
     for attribute in _used(context, Context.call_of, *_FAILING):
-        yield attribute, _FAILING[attribute.attr]
+        message = _FAILING[attribute.attr]
+        if message == _STORAGE and _is_addressed(context, attribute):
+            message = _NO_STORAGE
+        yield attribute, message
     for attribute in shapes(context.file):
         if is_sharded(context, attribute.value):
             yield attribute, PLAIN
+
+
+def _of_shape(context: Context, attribute: ast.Attribute) -> str:
+    """What comes of a test of a shape: parameters are put into groups by it, or code runs for some of them."""
+    file = context.file
+    for around in file.ancestors(attribute):
+        match around:
+            case ast.comprehension() | ast.Lambda():
+                return _CHOICE
+            case ast.If(body=body, orelse=orelse):
+                inside = {
+                    last_name(c.func)
+                    for s in (*body, *orelse)
+                    for c in ast.walk(s)
+                    if isinstance(c, ast.Call)
+                }
+                if not _COLLECTING.isdisjoint(inside):
+                    return _CHOICE
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                break
+    function = file.function(attribute)
+    if function is not None and "decay" in file.source(function):
+        return _CHOICE
+    return _BRANCH
+
+
+def _is_addressed(context: Context, attribute: ast.Attribute) -> bool:
+    """`p.untyped_storage().data_ptr()`."""
+    call = context.call_of(attribute)
+    return call is not None and last_name(context.file.parents[call]) == "data_ptr"
 
 
 def _asked_of_whole(context: Context) -> Iterator[tuple[ast.expr, str]]:
