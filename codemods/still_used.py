@@ -21,6 +21,11 @@ _NO_MODEL = (
     "No FSDP2 model is an instance of FSDP1's class. Use `FSDPModule` in a class test; where the class is called, use a "
     "function that calls `fully_shard`."
 )
+_COMPARED = (
+    "No model sharded by `fully_shard` has this class, so the comparison has another result now. "
+    "Write `isinstance(model, FSDPModule)` instead."
+)
+_IN_A_TEXT = "Unchanged: only a text names the class. Nothing has to be done."
 
 
 def still_used(
@@ -40,7 +45,7 @@ def still_used(
         if name == CLASS:
             rule = CLASS_USE
         if context.form == "torch" or name in POLICIES | WRAPPING:
-            yield _torchs_own(rule, reference, name)
+            yield _torchs_own(context, rule, reference, name)
             continue
         message = f"`{name}` is now imported from `fsdp_migrate.runtime`."
         is_named = isinstance(context.file.parents[reference], ast.Assign)
@@ -49,8 +54,13 @@ def still_used(
         yield Found(rule, reference, Action.RUNTIME, message)
 
 
-def _torchs_own(rule: Rule, reference: ast.expr, name: str) -> Found:
+def _torchs_own(context: Context, rule: Rule, reference: ast.expr, name: str) -> Found:
     """The finding for an FSDP1 name that stays torch's."""
+    around = context.file.parents[reference]
+    if name == CLASS and isinstance(around, ast.Compare):
+        return Found(rule, reference, Action.MANUAL, _COMPARED, severity=Severity.SILENT)
+    if name == CLASS and isinstance(around, ast.FormattedValue):
+        return Found(rule, reference, Action.RUNTIME, _IN_A_TEXT)
     if name == CLASS:
         return Found(rule, reference, Action.MANUAL, _NO_MODEL)
     return Found(

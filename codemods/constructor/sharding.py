@@ -40,6 +40,7 @@ DEVICE_MESH = "torch.distributed.device_mesh"
 _BY_KEY = "A name that is no strategy raised `KeyError`, and means FULL_SHARD now."
 _CHOSEN = "Replaced by `reshard_after_forward`, which is chosen where the strategy was."
 _DEFAULT = "This is FSDP2's default: each unit except the root frees its parameters after forward."
+_LEFT_OUT = "Removed: each unit except the root frees its parameters after forward, which is FSDP2's default."
 _OWN_PAIR = (
     "Removed: your two dimensions of ranks choose it, and each unit except the root frees its parameters after forward "
     "by default."
@@ -48,6 +49,8 @@ _BY_RUNTIME = (
     HYBRID_SHARD,
     "`fsdp_migrate.runtime` creates a mesh that replicates across nodes and shards within each.",
 )
+_HYBRID_PAIR = "Replaced by a mesh that replicates across nodes and shards within each."
+_REPLICATED = "Replaced by a mesh of shape (ranks, 1), in which every rank keeps whole parameters."
 _STRATEGIES = {
     "FULL_SHARD": (FULL_SHARD, _DEFAULT),
     "SHARD_GRAD_OP": (SHARD_GRAD_OP, "Handled as `reshard_after_forward=False` in every unit."),
@@ -96,8 +99,9 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
             home = RUNTIME
         code.imports.append(Import(home, "ShardingStrategy", construction.call.func))
     member = construction.member(value, "ShardingStrategy")
-    if is_given and member == "HYBRID_SHARD":
-        return _OWN_PAIR
+    named = _of_member(member, is_given=is_given)
+    if named:
+        return named
     text = _message(keeps, mesh, is_one=member is not None)
     if isinstance(keeps, str) and (choice.is_name or choice.is_by_key):
         text = f"{text} {_BY_KEY}"
@@ -148,6 +152,18 @@ def _keeping(construction: Construction, choice: Choice) -> tuple[str, ...]:
     return ("SHARD_GRAD_OP",)
 
 
+def _of_member(member: str | None, *, is_given: bool) -> str:
+    """What the finding says of one strategy that is written out and becomes a mesh."""
+    match member:
+        case "NO_SHARD":
+            return _REPLICATED
+        case "HYBRID_SHARD" if is_given:
+            return _OWN_PAIR
+        case "HYBRID_SHARD":
+            return _HYBRID_PAIR
+    return ""
+
+
 def _message(keeps: Condition, mesh: str, *, is_one: bool) -> str:
     """What the finding says.
 
@@ -158,7 +174,7 @@ def _message(keeps: Condition, mesh: str, *, is_one: bool) -> str:
     if keeps is True:
         text = "Replaced by `reshard_after_forward=False`."
     elif keeps is False and is_one:
-        text = _DEFAULT
+        text = _LEFT_OUT
     elif keeps is False:
         text = "Removed: every strategy that is possible here frees parameters after forward, as FSDP2 does by default."
     else:

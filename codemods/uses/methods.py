@@ -40,8 +40,8 @@ _OWN_OR_DDP = (
     "Unwrap `DistributedDataParallel` alone."
 )
 _APPLIED = (
-    "Passes modules with sharded parameters, where FSDP1 gathered them. Functions of `torch.nn.init` work on these with "
-    "other random numbers; anything else needs `p.full_tensor()`."
+    "The function gets modules with sharded parameters now; FSDP1 gathered whole ones for it. Functions of `torch.nn.init` "
+    "still work, with other random numbers. Other code that reads values needs `p.full_tensor()`."
 )
 # What has methods of these names beside models: Accelerate's and Lightning's objects, and `nn.utils`.
 _NO_MODELS = ("self", "accelerator", "fabric", "utils")
@@ -102,6 +102,8 @@ def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
         methods.append("no_sync")
     if context.form != "torch" or attribute.attr not in methods:
         return context.can_be_model(attribute.value)
+    if context.dotted(attribute.value):  # a class of another library
+        return False
     if context.can_be_model(attribute.value):
         return True
     if context.program.once(_defines, attribute.attr):  # of another class

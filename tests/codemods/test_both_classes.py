@@ -104,3 +104,32 @@ def test_a_test_for_fsdp1s_class_says_what_comes_of_it(
     action, severity, words = expected
     assert {(f.code, f.action, f.severity) for f in found} == {("FSDP007", action, severity)}
     assert words in found[0].message
+
+
+# By an expression that uses FSDP1's class and is no `isinstance`: what is said of it, and whether it needs the user.
+OTHER_USES = {
+    "model.kind is not FSDP": ("has this class", True),
+    'f"a model is no {FSDP}"': ("only a text", False),
+    "find(model, FSDP)": ("No FSDP2 model", True),
+}
+
+
+@pytest.mark.parametrize(("use", "expected"), OTHER_USES.items())
+def test_other_uses_of_fsdp1s_class(use: str, expected: tuple[str, bool], tmp_path: Path) -> None:
+    files = {"versions.py": VERSIONS, "train.py": TRAIN.replace("BODY", f"log({use})")}
+    every = analysed(tmp_path, files, "torch").findings
+    (found,) = [f for f in every if f.code == "FSDP018"]
+    words, needs_user = expected
+    assert words in found.message
+    assert (found.action is Action.MANUAL) == needs_user
+
+
+def test_a_method_of_another_librarys_class_is_no_models(tmp_path: Path) -> None:
+    patched = "from accelerate import Accelerator\n\nold = Accelerator.clip_grad_norm_\n"
+    files = {
+        "train.py": TRAIN.replace("BODY", "log()"),
+        "versions.py": VERSIONS,
+        "patch.py": patched,
+    }
+    findings = analysed(tmp_path, files, "torch").findings
+    assert "FSDP301" not in {f.code for f in findings}
