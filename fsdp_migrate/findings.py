@@ -50,6 +50,7 @@ class Finding(NamedTuple):
         construct: the construct itself in a few words, as in `FSDP(...)` or `limit_all_gathers=True`.
         severity: of a finding that needs the user, what happens where nobody acts on it; None of any other.
         still_fsdp1: whether nothing raises, but a setting makes another library go on with FSDP1.
+        assumption: whether it is no edit, but what `--form torch` takes for granted.
     """
 
     path: str
@@ -64,11 +65,7 @@ class Finding(NamedTuple):
     construct: str
     severity: Severity | None = None
     still_fsdp1: bool = False
-
-    @property
-    def is_assumption(self) -> bool:
-        """Whether it is no edit, but what `--form torch` takes for granted."""
-        return (self.code, self.action) == (ASSUMPTION, Action.REWRITE)
+    assumption: bool = False
 
 
 class Problem(NamedTuple):

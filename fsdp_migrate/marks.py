@@ -52,7 +52,7 @@ def mark(report: Report, found: Discovered, options: Options) -> int:
 
 def _is_open(finding: Finding) -> bool:
     """Whether a person has to look at it: what is by hand, and what the torch form assumes."""
-    return finding.action is Action.MANUAL or finding.is_assumption
+    return finding.action is Action.MANUAL or finding.assumption
 
 
 def _with_comments(change: Change, findings: Sequence[Finding]) -> bytes | None:

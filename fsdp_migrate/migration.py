@@ -22,7 +22,7 @@ from fsdp_migrate.facts.file import File, place_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.uncalled import why_uncalled
 from fsdp_migrate.facts.unreached import why_not
-from fsdp_migrate.findings import Action, Finding, Problem, Severity
+from fsdp_migrate.findings import ASSUMPTION, Action, Finding, Problem, Severity
 from fsdp_migrate.report import Change
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
@@ -377,4 +377,5 @@ def _finding(file: File, source: Source, found: Found) -> Finding:
         construct=spelled(found.construct or shortened(file.source(node))),
         severity=_severity(found),
         still_fsdp1=_goes_on(found),
+        assumption=found.rule.code == ASSUMPTION and found.action is Action.REWRITE,
     )

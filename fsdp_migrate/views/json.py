@@ -15,12 +15,7 @@ def render_json(report: Report) -> str:
         "tool": f"fsdp-migrate {__version__}",
         "findings": [
             # `safe` is of version 1; nothing unsafe is ever applied.
-            {
-                **finding._asdict(),
-                "action": finding.action.value,
-                "assumption": finding.is_assumption,
-                "safe": True,
-            }
+            finding._asdict() | {"action": finding.action.value, "safe": True}
             for finding in sorted(report.findings)
         ],
         "errors": [problem._asdict() for problem in sorted(report.errors)],

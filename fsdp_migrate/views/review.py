@@ -94,7 +94,7 @@ def _lines(
 
 def _replaced(findings: Sequence[Finding], form: str) -> Iterator[str]:
     """A row for each rule: how often it has changed something, and an example."""
-    rewritten = [f for f in findings if f.action is Action.REWRITE and not f.is_assumption]
+    rewritten = [f for f in findings if f.action is Action.REWRITE and not f.assumption]
     if rewritten:
         yield from ("### What is replaced", "", *_table(rewritten), "")
     served = [finding for finding in findings if finding.action is Action.RUNTIME]
@@ -122,7 +122,7 @@ def _assumptions(findings: Iterable[Finding]) -> Iterator[str]:
     """Each assumption once, with its places."""
     by_message = defaultdict(list)
     for finding in findings:
-        if finding.is_assumption:
+        if finding.assumption:
             by_message[finding.message].append(finding)
     if not by_message:
         return

@@ -175,7 +175,7 @@ def summary(report: Report) -> str:
         known += f" {counted(report.marked, 'finding')} marked by a comment: remove it when done."
     if not report.findings:
         return _nothing_found(report, known)
-    assumed = [finding for finding in report.findings if finding.is_assumption]
+    assumed = [finding for finding in report.findings if finding.assumption]
     uses = counted(len(report.findings) - len(assumed), "use")
     files = counted(len({finding.path for finding in report.findings}), "file")
     rewritten, runtime, manual = report.count().values()
@@ -236,7 +236,7 @@ def next_steps(
     if len(paths) == 1 and paths[0].endswith(".py"):
         script = own
     steps = _about(manual)
-    assumed = {finding.message for finding in report.findings if finding.is_assumption}
+    assumed = {finding.message for finding in report.findings if finding.assumption}
     if assumed and not is_list:
         what = f"list {counted(len(assumed), 'assumption')}"
         steps.append((what, f"fsdp-migrate check {own}{chosen}"))

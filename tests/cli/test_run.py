@@ -265,6 +265,8 @@ def test_json(real_cli: Cli, folder: Path) -> None:
         "message": "Removed: nothing uses it any more.",
         "construct": "torch.distributed.fsdp: FullyShardedDataParallel",
         "severity": None,
+        "still_fsdp1": False,
+        "assumption": False,
     }
     assert [sorted(error) for error in document["errors"]] == [["line", "message", "path"]] * 2
     assert [error["path"] for error in document["errors"]] == ["bad.py", "missing.py"]

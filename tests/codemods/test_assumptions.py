@@ -67,6 +67,7 @@ def _assumed(folder: Path, text: str, form: str = "torch", **files: str) -> dict
             found.setdefault(each.line, []).append(each.message)
             at_constructor = each.construct == "fully_shard"
             assert each.action.value == ("rewrite" if at_constructor else "manual")
+            assert each.assumption == at_constructor
     return found
 
 
