@@ -135,7 +135,8 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     "-v",
     "--verbose",
     is_flag=True,
-    help="Show in full what each `like_fsdp1` did, and the call with all other switches turned off.",
+    help="Also show what is never compared, the arithmetic, all lines that differ, and each call of `like_fsdp1` without the "
+    "switches that had no effect.",
 )
 @click.pass_context
 def verify_command(

@@ -2,6 +2,7 @@
 
 from fsdp_migrate.exit_codes import Unusable
 from fsdp_migrate.verify.where.lines import Line
+from fsdp_migrate.verify.where.text import in_words
 
 
 class Unverifiable(Unusable):
@@ -31,7 +32,7 @@ class ProgramFailed(Exception):
     @property
     def before(self) -> list[str]:
         """What differed before, in words."""
-        return [f"differs before: {line}" for line in self.where]
+        return [text for text, _ in in_words(self.where, verbose=True)]
 
     def __str__(self) -> str:
         return "\n".join([f"the {self.which} program failed: {self.reason}", *self.hints])

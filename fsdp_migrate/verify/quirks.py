@@ -16,18 +16,18 @@ _LISTED = 20
 """The runtime keeps no more examples of one quirk."""
 
 _WORDS = {
-    "whole_state_dicts": "{n} whole state dict{s}",
-    "older_optimizers": "{n} parameter{s} that the optimizer got from before sharding",
-    "data_writes": "{n} write{s} to p.data",
-    "class_names": "{n} printed name{s} of classes",
-    "sharded_after_forward": "parameters sharded again after a forward without gradients, {n} time{s}",
-    "autocast_cache": "parameters cast anew under autocast, in {n} forward{s}",
-    "whole_in_apply": "whole parameters in {n} call{s} of model.apply",
-    "zero_gradients": "zero gradients for {n} parameter{s}{named}",
-    "parameter_attributes": "{n} attribute{s} of parameters{named}",
-    "list_inputs": "lists and dictionaries given to {n} class{es} of units{named}",
-    "root_inputs": "inputs cast for {n} unit{s} outside of the model's forward{named}",
-    "interface": "{n} name{s} of FSDP1's interface{named}",
+    "whole_state_dicts": "returned {n} whole state dict{s}",
+    "older_optimizers": "gave an optimizer from before sharding {n} sharded parameter{s}",
+    "data_writes": "kept {n} assignment{s} to `p.data`",
+    "class_names": "printed {n} name{s} of classes as FSDP1 did",
+    "sharded_after_forward": "sharded parameters again after {n} forward{s} without gradients",
+    "autocast_cache": "cast parameters anew under autocast in {n} forward{s}",
+    "whole_in_apply": "gathered whole parameters for {n} call{s} of model.apply",
+    "zero_gradients": "gave {n} unused parameter{s} gradients of zeros{named}",
+    "parameter_attributes": "kept {n} attribute{s} of parameters{named}",
+    "list_inputs": "let {n} class{es} of units change lists and dictionaries that they are given{named}",
+    "root_inputs": "cast the inputs of {n} unit{s} outside of the model's forward{named}",
+    "interface": "gave the model {n} name{s} of FSDP1's interface{named}",
 }
 """How often a quirk acted; where it is `named`, on how many things, and which."""
 
@@ -67,22 +67,25 @@ class Line:
         """What it did, and what follows from it, in one line."""
         if not self.acted:
             return f"{self._start()} {self._not_needed()}"
-        did = "; ".join(_words(name, **done) for name, done in self.acted.items())
         rest = ""
         if self.edit:
             rest = f". Nothing else was needed in this run, so you can write `{self.edit}`"
-        return f"{self._start()} {did}{rest}"
+        return f"{self.did()}{rest}"
 
     def brief(self) -> str:
-        """What the run needed of it, and how many switches may go, without the call that says so."""
+        """The same, with the number of switches that may be turned off instead of the call without them."""
         if not self.acted:
             return self.text()
         rest = ""
         if self.edit:
             others = counted(len(self.idle), "other switch")
-            rest = f"; the {others} can be turned off (-v shows how)"
-        needed = ", ".join(f"`{name}`" for name in self.acted)
-        return f"{self._start()} needed: {needed}{rest}"
+            rest = f". The {others} had no effect in this run and can be turned off (-v shows how)"
+        return f"{self.did()}{rest}"
+
+    def did(self) -> str:
+        """What each switch did."""
+        did = [f"`{name}` {_words(name, **done)}" for name, done in self.acted.items()]
+        return f"{self._start()} {'; '.join(did)}"
 
     def _start(self) -> str:
         written = ""
@@ -169,7 +172,7 @@ def _switched_off(call: ast.Call, names: tuple[str, ...]) -> str:
 
 def _words(name: str, count: int, examples: list[str]) -> str:
     """What a quirk did, in a few words: `zero gradients for 3 parameters (head.weight, ...)`."""
-    words = _WORDS.get(name, f"{name.replace('_', ' ')} {{n}} time{{s}}{{named}}")
+    words = _WORDS.get(name, "acted {n} time{s}{named}")
     shown = examples[:_SHOWN]
     if len(examples) > _SHOWN:
         shown = [*shown, "..."]

@@ -9,6 +9,7 @@ from statistics import fmean
 from fsdp_migrate.verify.compare import farthest
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.verify.where.text import in_words
 from fsdp_migrate.views.markdown import escaped
 from fsdp_migrate.views.terminal import columns, say, wrapped
 
@@ -30,7 +31,7 @@ def show(
     """Print a verdict; `page` is where it was written as a page."""
     ranks = len(verdict.original.ranks)
     width = columns(err)
-    for text in verdict.remarks:
+    for text in verdict.notable(verbose=verbose):
         say(wrapped(text, width), err, dim=True)
     if ranks > 1:
         say(f"loss, mean of {ranks} ranks, and the largest difference on a rank", err)
@@ -49,8 +50,8 @@ def show(
     say(f"curves of losses and gradient norms, and the diff: {link}", err, dim=True)
     for text in verdict.seen(verbose):
         say(wrapped(text, width), err, fg="yellow")
-    for found in verdict.where:
-        say(wrapped(f"differs at {found}", width), err, fg="yellow")
+    for text, indent in in_words(verdict.where, verbose=verbose):
+        say(wrapped(text, width, rest=indent), err, fg="yellow")
     if cause := verdict.cause:
         say(wrapped(f"cause: {cause.title}. {cause.advice}", width), err, fg="yellow")
     say(wrapped(verdict.line(), width), err, bold=True, fg=_color(verdict))
@@ -141,7 +142,7 @@ def markdown(verdict: Verdict, name: str) -> str:
         f"{k}: {v}" for k, v in verdict.environment.items() if k in ("commit", "date", "command")
     ]
     lines += [f"- differs at {escaped(str(found))}" for found in verdict.where]
-    found = [*verdict.seen(), *verdict.remarks, *ran]
+    found = [*verdict.seen(), *verdict.notable(verbose=False), *ran]
     return "\n".join([*lines, "", *(f"- {escaped(text)}" for text in found), ""])
 
 

@@ -31,7 +31,8 @@ class Verdict(Comparison):
         backend: of the original's process group, as in `gloo`.
         parameters: the largest difference of two elements of each last parameter, in the model's order; None if
             not known.
-        uncompared: what is no part of the verdict.
+        uncompared: what is no part of this verdict.
+        routine: what is a part of none, whatever the programs do.
         notes: what else a reader should know.
         environment: where they ran, as names and values for a reader.
         buffer: where `max_abs_buffer_diff` is: a name, and the rank.
@@ -51,6 +52,7 @@ class Verdict(Comparison):
     migrated: Run
     cause: Cause | None = None
     uncompared: list[str] = field(default_factory=list)
+    routine: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     max_abs_buffer_diff: float = 0.0
@@ -112,21 +114,27 @@ class Verdict(Comparison):
         return self.control is None or self.control.equal
 
     @property
+    def _is_judged(self) -> bool:
+        """Whether times of steps can be compared."""
+        steps = self.original.step_seconds and self.migrated.step_seconds is not None
+        return bool(steps) and not self.emulated and not self.canonical
+
+    @property
     def cost(self) -> str:
         """Time and memory, a verdict of their own."""
-        why = "because sums are made in a fixed order"
-        if self.emulated:
-            why = "because CUDA was emulated"
         before = self.original.step_seconds
         after = self.migrated.step_seconds
-        if not self.emulated and not self.canonical:
-            if before and after is not None:
-                peaks = [run.peak_memory_bytes for run in (self.original, self.migrated)]
-                memory = ""
-                if peaks[0]:
-                    memory = f", peak memory {peaks[1] / peaks[0]:.2f} times"
-                return f"time and memory: a step takes {after / before:.2f} times as long{memory}"
-            why = "because there are too few steps"
+        if self._is_judged and before and after is not None:
+            peaks = [run.peak_memory_bytes for run in (self.original, self.migrated)]
+            memory = ""
+            if peaks[0]:
+                memory = f", peak memory {peaks[1] / peaks[0]:.2f} times"
+            return f"time and memory: a step takes {after / before:.2f} times as long{memory}"
+        why = "because there are too few steps"
+        if self.canonical:
+            why = "because sums are made in a fixed order"
+        if self.emulated:
+            why = "because CUDA was emulated"
         return f"time and memory: not judged, {why}"
 
     @property
@@ -149,23 +157,38 @@ class Verdict(Comparison):
     @property
     def remarks(self) -> Iterator[str]:
         """What every report says beside the verdict, a line each."""
+        return self.notable(verbose=True)
+
+    def notable(self, *, verbose: bool) -> Iterator[str]:
+        """The same without what tells nothing about this verdict, unless that is asked for."""
         yield from self._scope()
+        if verbose:
+            yield from (f"not compared: {text}" for text in self.routine)
         if told := clipping.told(self.original, self.migrated):
             yield told
-        yield from self._largest()
-        yield self._arithmetic()
-        yield self._tolerance()
-        yield self.cost
+        yield from self._numbers(verbose=verbose)
         if self.control is not None and self.deterministic:
-            yield "control: the original program, run twice, is the same"
+            yield "control: the original trains the same when it runs twice"
         elif self.control is not None:
-            yield "control: the original program, run twice, is not the same"
-        for note in self.notes:
-            yield f"note: {note}"
+            yield "control: the original does not train the same when it runs twice"
+        yield from (f"note: {note}" for note in self.notes if not self._is_cause(note))
         others = {found.what: found for found in reversed(self.differences)}
-        for found in [*others.values()][::-1]:
-            if found != self.first:
-                yield f"also: {found}"
+        yield from (f"also: {found}" for found in [*others.values()][::-1] if found != self.first)
+
+    def _is_cause(self, note: str) -> bool:
+        """Whether a note is about one finding, which is the cause."""
+        return self.cause is not None and note.startswith("1 ") and self.cause.title in note
+
+    def _numbers(self, *, verbose: bool) -> Iterator[str]:
+        """How far the programs are apart, and how that is judged."""
+        if verbose or (self.equal and not self.bitwise):
+            yield from self._largest()
+        if verbose:
+            yield self._arithmetic()
+        if verbose or not self.bitwise:
+            yield self._tolerance()
+        if verbose or self._is_judged:
+            yield self.cost
 
     def _scope(self) -> Iterator[str]:
         """What was compared, and what was not."""
@@ -208,7 +231,11 @@ class Verdict(Comparison):
     def seen(self, verbose: bool = True) -> Iterator[str]:
         """What the migrated program's run showed: what `like_fsdp1` did, the runtime's warnings, what is printed otherwise."""
         for line in self.quirks:
-            if verbose:
+            if not self.equal:
+                # What such a run needed is no advice.
+                if verbose and line.acted:
+                    yield line.did()
+            elif verbose:
                 yield line.text()
             else:
                 yield line.brief()
@@ -238,7 +265,10 @@ class Verdict(Comparison):
 
     def _line(self) -> str:
         if self.first is not None:
-            return f"different: {self.first}; largest difference of a loss {self.max_abs_loss:.3g}"
+            sides = ""
+            if " against " in str(self.first):
+                sides = " (original against migrated)"
+            return f"different: {self.first}{sides}; largest difference of a loss {self.max_abs_loss:.3g}"
         if self.bitwise:
             how = "bitwise equal"
         else:
@@ -283,7 +313,7 @@ class Verdict(Comparison):
             "aligned": self.migrated.aligned,
             "plain": None,  # had the figures of another run
             "deterministic": None if self.control is None else self.deterministic,
-            "uncompared": self.uncompared,
+            "uncompared": [*self.uncompared, *self.routine],
             "cost": self.cost,
             "quirks": [line.to_json() for line in self.quirks],
             "said": self.migrated.said,

@@ -40,6 +40,13 @@ def record(place: str, *off: str, **acted: tuple[int, list[str]]) -> dict[str, A
     return {"place": place, "switched_off": [*off], "acted": done, "known": KNOWN}
 
 
+ZEROS = "`zero_gradients` gave 1 unused parameter gradients of zeros (a)"
+REST = (
+    "`whole_state_dicts` returned 1 whole state dict; `class_names` printed 1 name of classes as FSDP1 did; "
+    "`interface` gave the model 1 name of FSDP1's interface (x)"
+)
+
+
 def told(folder: Path, *ranks: list[dict[str, Any]]) -> list[str]:
     (folder / "train.py").write_text(SOURCE)
     run = Run([Rank(n, [], [], [], [], quirks=each) for n, each in enumerate(ranks)], 1.0)
@@ -86,7 +93,8 @@ def test_a_quirk_is_needed_if_any_rank_needed_it(tmp_path: Path) -> None:
     one = record("train.py:4", zero_gradients=(3, ["a", "b"]), whole_state_dicts=(2, ["saved"]))
     other = record("train.py:4", zero_gradients=(9, ["b", "c", "d"]))
     assert told(tmp_path, [one], [other]) == [
-        "train.py:4 like_fsdp1(model): zero gradients for 4 parameters (a, b, c, ...); 2 whole state dicts. "
+        "train.py:4 like_fsdp1(model): `zero_gradients` gave 4 unused parameters gradients of zeros (a, b, c, ...); "
+        "`whole_state_dicts` returned 2 whole state dicts. "
         "Nothing else was needed in this run, so you can write `like_fsdp1(model, interface=False)`"
     ]
 
@@ -95,15 +103,16 @@ def test_of_several_models_of_one_line_the_one_with_most_counts(tmp_path: Path) 
     one = record("train.py:4", whole_state_dicts=(1, []))
     two = record("train.py:4", whole_state_dicts=(2, []))
     assert told(tmp_path, [one, two], [one, two])[0].startswith(
-        "train.py:4 like_fsdp1(model): 2 whole state dicts. Nothing else was needed"
+        "train.py:4 like_fsdp1(model): `whole_state_dicts` returned 2 whole state dicts. Nothing else was needed"
     )
 
 
 def test_what_is_switched_off_stays_so_and_a_flag_is_replaced(tmp_path: Path) -> None:
     one = record("train.py:8", "class_names", zero_gradients=(1, ["head.weight"]))
     assert told(tmp_path, [one]) == [
-        "train.py:8 runtime.like_fsdp1(self.model, class_names=False, interface=keeps): zero gradients for "
-        "1 parameter (head.weight). Nothing else was needed in this run, so you can write `runtime.like_fsdp1(self.model, "
+        "train.py:8 runtime.like_fsdp1(self.model, class_names=False, interface=keeps): `zero_gradients` gave "
+        "1 unused parameter gradients of zeros (head.weight). Nothing else was needed in this run, so you can write "
+        "`runtime.like_fsdp1(self.model, "
         "class_names=False, whole_state_dicts=False, interface=False)`"
     ]
 
@@ -112,8 +121,9 @@ def test_without_verbose_the_switches_are_one_short_line(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text(SOURCE)
     acted: Any = {name: (1, ["x"]) for name in KNOWN}
     for given, expected in (
-        ({"zero_gradients": (3, ["a"])}, "needed: `zero_gradients`; the 2 other switches can be turned off (-v shows how)"),
-        (acted, "needed: `zero_gradients`, `whole_state_dicts`, `class_names`, `interface`"),
+        ({"zero_gradients": (3, ["a"])}, f"{ZEROS}. The 2 other switches had no effect in this run and can be turned off "
+         "(-v shows how)"),
+        (acted, f"{ZEROS.replace('(a)', '(x)')}; {REST}"),
         ({}, "nothing of it was needed in this run. You can remove the line and dedent its block, if no code "
          "compares class names"),
     ):  # fmt: skip
@@ -126,8 +136,7 @@ def test_where_all_acted_there_is_nothing_to_change(tmp_path: Path) -> None:
     acted: Any = {name: (1, ["x"]) for name in KNOWN}
     (line,) = told(tmp_path, [record("elsewhere.py:4", **acted, newer=(2, ["y"]))])
     assert line == (
-        "elsewhere.py:4 like_fsdp1(...): zero gradients for 1 parameter (x); 1 whole state dict; "
-        "1 printed name of classes; 1 name of FSDP1's interface (x); newer 2 times (y)"
+        f"elsewhere.py:4 like_fsdp1(...): {ZEROS.replace('(a)', '(x)')}; {REST}; `newer` acted 2 times (y)"
     )
 
 
@@ -149,9 +158,11 @@ def test_every_report_says_what_the_run_needed(programs: Path, tmp_path: Path) -
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[-1].startswith("same: 3 losses on 2 ranks bitwise equal")
-    assert lines[-4] == (
-        "train.py:20 like_fsdp1(model), written for this line: needed: `zero_gradients`, `whole_state_dicts`, `interface`; "
-        "the 8 other switches can be turned off (-v shows how)"
+    assert lines[-4].startswith(
+        "train.py:20 like_fsdp1(model), written for this line: `zero_gradients` gave "
+    )
+    assert lines[-4].endswith(
+        ". The 8 other switches had no effect in this run and can be turned off (-v shows how)"
     )
     for line, place in zip(
         lines[-3:-1], ("21 like_fsdp1(teacher)", "22 like_fsdp1(reference)"), strict=True

@@ -23,8 +23,13 @@ class Pair:
     original: str
     migrated: str
 
+    def texts(self, width: int = _WIDTH) -> tuple[str, str]:
+        """Both values, around the place at which they begin to differ."""
+        old, new = (_NUMBER.sub("", each) for each in (self.original, self.migrated))
+        return shortened(old, new, width)
+
     def __str__(self) -> str:
-        old, new = shortened(_NUMBER.sub("", self.original), _NUMBER.sub("", self.migrated))
+        old, new = self.texts()
         return f"{self.name}: original {old}, migrated {new}"
 
 
@@ -33,18 +38,20 @@ def is_unwrapped(original: str, migrated: str) -> bool:
     return _WRAPPED.sub(r"module \1", original) == migrated
 
 
-def shortened(one: str, other: str) -> tuple[str, str]:
+def shortened(one: str, other: str, width: int = _WIDTH) -> tuple[str, str]:
     """Two texts around the place at which they begin to differ, where they are long."""
+    if max(len(one), len(other)) <= width:
+        return one, other
     same = next((n for n, pair in enumerate(zip(one, other, strict=False)) if len({*pair}) > 1), 0)
-    start = max(same - _WIDTH // 2, 0)
+    start = max(same - width // 2, 0)
     if start:
         # From the beginning of a word on.
         start = one.find(" ", start) + 1 or start
-    return _cut(one, start), _cut(other, start)
+    return _cut(one, start, width), _cut(other, start, width)
 
 
-def _cut(text: str, start: int) -> str:
-    end = start + _WIDTH
+def _cut(text: str, start: int, width: int) -> str:
+    end = start + width
     before = ""
     if start:
         before = "…"
