@@ -16,6 +16,7 @@ from fsdp_migrate.codemods.uses.options import is_typed
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Definition, Program
+from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.source import is_test
 
@@ -102,13 +103,21 @@ def _may_be_model(context: Context, attribute: ast.Attribute) -> bool:
         methods.append("no_sync")
     if context.form != "torch" or attribute.attr not in methods:
         return context.can_be_model(attribute.value)
-    if context.dotted(attribute.value):  # a class of another library
+    if _is_imported_class(context, attribute.value):
         return False
     if context.can_be_model(attribute.value):
         return True
     if context.program.once(_defines, attribute.attr):  # of another class
         return False
     return last_name(attribute.value) not in _NO_MODELS and not context.dotted(attribute)
+
+
+def _is_imported_class(context: Context, owner: ast.expr) -> bool:
+    """`Accelerator.clip_grad_norm_`, where the name is imported: a class of another library, by its capital letter."""
+    if not isinstance(owner, ast.Name) or not owner.id[:1].isupper():
+        return False
+    found = context.file.scope_of(owner).lookup(owner.id)
+    return found is not None and all(isinstance(each, Imported) for each in found.bindings)
 
 
 def _defines(program: Program, name: str) -> bool:

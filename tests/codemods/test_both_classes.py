@@ -106,6 +106,7 @@ def test_a_test_for_fsdp1s_class_says_what_comes_of_it(
     assert words in found[0].message
 
 
+FSDP1 = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
 # By an expression that uses FSDP1's class and is no `isinstance`: what is said of it, and whether it needs the user.
 OTHER_USES = {
     "model.kind is not FSDP": ("has this class", True),
