@@ -31,6 +31,7 @@ class Code:
         child, root: those of the units below the root, and of the root.
         loop: the head of the loop over the units below the root; empty where the root alone is one.
         unit: the loop's variable.
+        casts: whether the policy may have a type for parameters, to which inputs are cast.
         exempt: a class whose modules are units in full precision.
         ignored: the name of the set of modules that are no units.
         whole: the condition that every rank of a group keeps whole parameters.
@@ -58,6 +59,7 @@ class Code:
     root: dict[str, str] = field(default_factory=dict)
     loop: list[str] = field(default_factory=list)
     unit: str = "module"
+    casts: bool = False
     exempt: str = ""
     ignored: str = ""
     whole: Condition = False
@@ -165,8 +167,11 @@ class Code:
         policy = self.root.get("mp_policy", "")
         if self.exempt and policy and lines[-1].lstrip().startswith("if "):
             inside = " " * (depth - 4)
-            other = f"MixedPrecisionPolicy(output_dtype={policy}.param_dtype)"
-            arguments = {**self.child, "mp_policy": other}
+            arguments = {**self.child}
+            del arguments["mp_policy"]
+            if self.casts:
+                other = f"MixedPrecisionPolicy(output_dtype={policy}.param_dtype)"
+                arguments["mp_policy"] = other
             lines[-1:] = [
                 f"{inside}if isinstance({self.unit}, {self.exempt}):",
                 f"{inside}    # As under FSDP1, in float32",

@@ -76,8 +76,10 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     if any("_module_classes_to_ignore" in each.sources for each in given):
         raise AtRunTime
     is_said = value in code.rewritten.casting
-    casts = is_said or _literal(given, "cast_forward_inputs")
-    casts_root = _literal(given, "cast_root_forward_inputs")
+    has_type = any("param_dtype" in each.sources for each in given)
+    code.casts = has_type or flow.unknown or None in found
+    casts = is_said or not code.casts or _literal(given, "cast_forward_inputs")
+    casts_root = not code.casts or _literal(given, "cast_root_forward_inputs")
     source, buffers = _policy(construction, value, code, flow, found)
     if buffers and code.exempt and construction.like_fsdp1:
         raise AtRunTime  # which leaves the buffers of a BatchNorm as they are
