@@ -24,7 +24,7 @@ _MESSAGE = (
     "computed and saved with the old values until the next backward."
 )
 # What the default is for, at the root.
-NOTE = "# Else the root remains gathered after a forward without gradients; costs one all-gather a step"
+NOTE = "# A forward under no_grad would leave the root unsharded; costs one more all-gather a step"
 # What an argument at the root does not change.
 STAY_BELOW = (
     "Units with `reshard_after_forward=False` keep theirs, and an optimizer that is created then trains nothing of them: if it "
