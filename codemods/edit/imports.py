@@ -74,7 +74,8 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
             if not file.text[:stop].endswith(("\n", "\r")):
                 text = text.rstrip("\r\n")
             if lines:
-                edits.append(Edit(first, stop, text))
+                lost = [each for at in block for each in _of_dropped(file, asked.get(at))]
+                edits.append(Edit(first, stop, text, tuple(lost)))
             else:
                 gone |= {each: remove_statement(file, each) for each in block}
     for statement, edit in gone.items():
@@ -177,6 +178,9 @@ def _lines(
     if not codes:
         before = source + suffix
     loose = _lost(before, end.join(codes))
+    for each in _of_dropped(file, change):
+        if each in loose:
+            loose.remove(each)
     if codes and "#" not in suffix and (found := [*filter(_DIRECTIVE.match, loose)]):
         suffix += f"  {found[0]}"
         loose.remove(found[0])
@@ -195,6 +199,28 @@ def _lines(
         above = ""
         lead = base
         own_end = end
+
+
+def _of_dropped(file: File, change: ImportChange | None) -> list[str]:
+    """The comments behind names that go, each on a line without another name: they are about those alone."""
+    if change is None:
+        return []
+    node = change.node
+    stays = {node.lineno, node.end_lineno}
+    goes: list[int] = []
+    for alias in node.names:
+        end = alias.end_lineno or alias.lineno
+        if (alias.asname or alias.name) in change.drop:
+            goes.append(end)
+        else:
+            stays |= {alias.lineno, end}
+    found: list[str] = []
+    for number in dict.fromkeys(goes):
+        if number not in stays:
+            start = file.line_starts[number - 1]
+            line = NEWLINE.split(file.text[start:], maxsplit=1)[0]
+            found += [each for each in comments(line) if not is_directive(each)]
+    return found
 
 
 def _lost(before: str, after: str) -> list[str]:

@@ -70,6 +70,7 @@ def broken(outcome: Outcome, form: str = "auto") -> list[str]:
     except SyntaxError as error:
         return [f"does not parse: {error}"]
     lost = Counter(comments(outcome.before)) - Counter(comments(outcome.after))
+    lost -= Counter(behind_imports(outcome.before))
     found += [f"lost comment {comment}" for comment in lost if not may_go(comment)]
     # In torch's form contexts within contexts, and constructors with comments in one statement, may take runs of their own.
     last = outcome
@@ -175,6 +176,14 @@ _GOING = re.compile(
     r"type:|noqa|orig|limit|gather|prefetch|backward|forward|offload|precision|policy|sync|device|init|ignored"
     r"|shard|zero"
 )
+
+
+def behind_imports(text: str) -> list[str]:
+    """The comments on lines of import statements: one behind a name that goes, goes with it."""
+    imports = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)]
+    numbers = {alias.end_lineno for node in imports for alias in node.names}
+    lines = enumerate(NEWLINE.split(text), 1)
+    return ["#" + line.partition("#")[2] for number, line in lines if number in numbers]
 
 
 def may_go(comment: str) -> bool:

@@ -104,10 +104,15 @@ CASES = {
         "    ShardingStrategy,\n    fully_shard,\n)\n",
     ),
     # --- dropped ---
-    "a dropped name's comments go in front of the statement": Case(
+    "the comment behind a dropped name goes with it, that above goes in front of the statement": Case(
         "from m import (  # open\n    # zero\n    a,  # one\n    b,  # two\n    # end\n)\n",
         drop("a"),
-        "# zero\n# one\nfrom m import (  # open\n    b,  # two\n    # end\n)\n",
+        "# zero\nfrom m import (  # open\n    b,  # two\n    # end\n)\n",
+    ),
+    "a comment behind two names stays where one of them does": Case(
+        "from m import (\n    a, b,  # both\n    c,\n)\n",
+        drop("b"),
+        "# both\nfrom m import (\n    a,\n    c,\n)\n",
     ),
     "a short statement of several lines keeps them": Case(
         "from m import (\n    a,\n    b,\n    c\n)\n",
@@ -120,7 +125,7 @@ CASES = {
     "nothing remains but comments": Case(
         "import os\n# above\nfrom m import (  # open\n    a,  # one\n)  # noqa\n",
         drop("a"),
-        "import os\n# above\n# open\n# one\n# noqa\n",
+        "import os\n# above\n# open\n# noqa\n",
     ),
     "names that the statement does not bind are ignored": Case(
         "from m import a as b\n", drop("a"), "from m import a as b\n"
