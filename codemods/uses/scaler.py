@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name, words_in
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
 
@@ -40,10 +41,15 @@ def find(context: Context) -> Iterator[Found]:
         parent = context.file.parents[node]
         if isinstance(parent, ast.Call) and parent.func is node:
             calls[node] = parent
+    assigned = [each for each in references if _is_assigned(context, each)]
     for reference in references:
         call = calls.get(reference)
         if context.form == "torch":
-            yield _by_torch(context, reference, call)
+            found = _by_torch(context, reference, call)
+            if reference not in assigned:
+                yield found._replace(removed=(*found.removed, *assigned))
+            elif found.action is Action.MANUAL:
+                yield found._replace(edits=None, imports=(), removed=())
             continue
         reason = "the class is also used without calling it"
         if len(calls) == len(references) and call is not None:
@@ -56,6 +62,12 @@ def find(context: Context) -> Iterator[Found]:
         else:
             yield _plain(context, reference, _PLAIN, Action.REWRITE)
     yield from _without_other(context)
+
+
+def _is_assigned(context: Context, reference: ast.expr) -> bool:
+    """Whether a name is a variable that code assigns the class to: that assignment changes, not what reads it."""
+    bindings = context.file.bindings(reference)
+    return any(isinstance(each, Assigned) for each in bindings)
 
 
 def _without_other(context: Context) -> Iterator[Found]:
