@@ -6,19 +6,13 @@ Runs on the edits of all rules: what a rule writes becomes equal to code that it
 import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from fsdp_migrate.codemods.after import After, Candidate, Repeat, is_inside
 from fsdp_migrate.codemods.context import Context, shortened
-from fsdp_migrate.codemods.edit.text import (
-    Refused,
-    comments,
-    indentation,
-    is_alone,
-    overlap,
-    remove_statement,
-    spliced,
-)
+from fsdp_migrate.codemods.edit.text import Refused, indentation, overlap, remove_statement
+from fsdp_migrate.codemods.emptied import emptied
+from fsdp_migrate.codemods.questions import only_looks
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.facts.file import File, parsed
 from fsdp_migrate.facts.scopes import Assigned, Defined
@@ -30,33 +24,13 @@ _BRANCHES = "Both branches do the same now. One of them remains, without the tes
 _ASSIGNMENT = "Removed: `{}` has this value already."
 _GONE = "Removed: this is part of code that another rewrite takes away."
 _METHOD = "Removed: it does what `{}.{}` does now, which the class inherits."
-# What a test may consist of that only looks.
-_PURE = (
-    *(ast.Name, ast.Attribute, ast.Constant, ast.Tuple, ast.expr_context),
-    *(ast.BoolOp, ast.boolop, ast.UnaryOp, ast.unaryop, ast.Compare, ast.cmpop),
-)
+_BOTH = "Changed: sharded models get this method as well."
+_NOT_SHARDED = re.compile(r"(?P<article>\ban? )?\bnon-FSDP (?P<next>\w)", re.IGNORECASE)
 # Values that nobody changes: two calls with the same constants make the same.
 _OPTIONS = ("StateDictOptions", "MixedPrecisionPolicy", "CPUOffloadPolicy", "OffloadPolicy")
 
 Made = tuple[Found, Sequence[Edit]]
 """A finding, and the edits that are made for it."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Repeat:
-    """Code that is there twice.
-
-    Attributes:
-        node: the construct that goes, or the `if` of which one branch stays.
-        message: what the finding says.
-        edit: what takes the place of the construct, and of all edits in it.
-        gone: the code whose edits no longer count.
-    """
-
-    node: ast.stmt
-    message: str
-    edit: Edit
-    gone: tuple[ast.AST, ...]
 
 
 def without_repeats(
@@ -65,22 +39,26 @@ def without_repeats(
     """The findings and their edits, with one edit for each place where they leave the same code twice."""
     if not any(own for _, own in made):
         return made
-    for candidates in (_branches, _assignments, _methods):
-        for repeat_in in candidates(context.file):
+    file = context.file
+    every = [_branches(file), _assignments(file), _methods(file)]
+    if any("pass" in edit.text for _, own in made for edit in own):
+        every.insert(0, emptied(file, context.program))
+    for candidates in every:
+        for repeat_in in candidates:
             edits = [edit for _, own in made for edit in own]
-            repeat = repeat_in(_After(context.file, edits))
+            repeat = repeat_in(After(file, edits))
             if repeat is not None and is_on(RULE, repeat.node):
                 made = _with(context, made, repeat)
     return made
 
 
-def _with(context: Context, made: Sequence[Made], repeat: _Repeat) -> list[Made]:
+def _with(context: Context, made: Sequence[Made], repeat: Repeat) -> list[Made]:
     """The findings after one more edit, which takes the place of all in its region."""
     region = repeat.edit.start, repeat.edit.end
     gone = [context.file.lines(each) for each in repeat.gone]
     found: list[Made] = []
     for each, own in made:
-        kept = [edit for edit in own if not _is_inside(edit, region)]
+        kept = [edit for edit in own if not is_inside(edit, region)]
         if own and all(_is_inside_any(edit, gone) for edit in own):
             each = _gone(each)
         found.append((each, kept))
@@ -92,7 +70,11 @@ def _with(context: Context, made: Sequence[Made], repeat: _Repeat) -> list[Made]
         shortened(context.source(repeat.node)),
         removed=repeat.gone,
     )
-    return [*found, (finding, [repeat.edit])]
+    found.append((finding, [repeat.edit]))
+    if repeat.docstring is not None:
+        node, edit = repeat.docstring
+        found.append((Found(RULE, node, Action.REWRITE, _BOTH, "docstring"), [edit]))
+    return found
 
 
 def without_removed(made: Sequence[Made], own: Sequence[Edit]) -> list[Made]:
@@ -130,64 +112,10 @@ def _gone(found: Found) -> Found:
 
 
 def _is_inside_any(edit: Edit, regions: Sequence[tuple[int, int]]) -> bool:
-    return any(_is_inside(edit, region) for region in regions)
+    return any(is_inside(edit, region) for region in regions)
 
 
-def _is_inside(edit: Edit, region: tuple[int, int]) -> bool:
-    """Whether an edit changes text of a region, and does not insert at its start or end."""
-    start, end = region
-    is_at_edge = edit.start == edit.end and edit.start in (start, end)
-    return start <= edit.start and edit.end <= end and not is_at_edge
-
-
-@dataclass(frozen=True)
-class _After:
-    """A file's text after edits."""
-
-    file: File
-    edits: Sequence[Edit]
-
-    def changes(self, node: ast.AST) -> bool:
-        """Whether edits change lines of a node."""
-        region = self.file.lines(node)
-        return any(_is_inside(edit, region) for edit in self.edits)
-
-    def is_separate(self, node: ast.stmt) -> bool:
-        """Whether a statement has lines of its own without comments, and no edit is of these and others."""
-        start, end = self.file.lines(node)
-        if not is_alone(self.file, node) or comments(self.file.text[start:end]):
-            return False
-        for edit in self.edits:
-            is_far = edit.end <= start or edit.start >= end
-            is_between = edit.start == edit.end == end  # of this statement, or of the next one
-            if is_between or not (is_far or _is_inside(edit, (start, end))):
-                return False
-        return True
-
-    def code(self, block: Sequence[ast.stmt]) -> str | None:
-        """The code of some statements, at the margin; None where its layout is unusual."""
-        if not is_alone(self.file, block[0]):
-            return None
-        start = self.file.lines(block[0])[0]
-        end = self.file.lines(block[-1])[1]
-        inside = [edit for edit in self.edits if start <= edit.start and edit.end <= end]
-        text = spliced(self.file.text, inside, start, end)
-        margin = indentation(self.file, block[0])
-        lines = text.splitlines(keepends=True)
-        if not all(line.startswith(margin) or not line.strip() for line in lines):
-            return None
-        return "".join(line.removeprefix(margin) for line in lines)
-
-    @property
-    def before(self) -> "_After":
-        """The text without the edits: what was the same before is as the program wants it."""
-        return _After(self.file, ())
-
-
-_Candidate = Callable[[_After], _Repeat | None]
-
-
-def _are_same(after: _After, one: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
+def _are_same(after: After, one: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
     """Whether two pieces of code are the same for Python, whatever their layout."""
     trees = [_tree(after.code(each)) for each in (one, other)]
     return trees[0] is not None and trees[0] == trees[1]
@@ -207,7 +135,7 @@ def _tree(code: str | None) -> str | None:
     return None
 
 
-def _become_same(after: _After, one: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
+def _become_same(after: After, one: Sequence[ast.stmt], other: Sequence[ast.stmt]) -> bool:
     """Whether edits make two pieces of code the same, which were not."""
     return _are_same(after, one, other) and not _are_same(after.before, one, other)
 
@@ -215,14 +143,14 @@ def _become_same(after: _After, one: Sequence[ast.stmt], other: Sequence[ast.stm
 # An `if` #
 
 
-def _branches(file: File) -> Iterator[_Candidate]:
+def _branches(file: File) -> Iterator[Candidate]:
     """Each `if` with an `else`, inner ones first."""
     for branches in sorted(file.of(ast.If), key=lambda each: -each.lineno):
         if branches.orelse and only_looks(branches.test):
             yield partial(_same_branches, branches=branches)
 
 
-def _same_branches(after: _After, branches: ast.If) -> _Repeat | None:
+def _same_branches(after: After, branches: ast.If) -> Repeat | None:
     """The `if` as one of its branches, the one that is as it was where there is one."""
     file = after.file
     parts = (branches.body, branches.orelse)
@@ -244,7 +172,7 @@ def _same_branches(after: _After, branches: ast.If) -> _Repeat | None:
         if line.strip():
             lines[place] = margin + line
     edit = Edit(*file.lines(branches), "".join(lines))
-    return _Repeat(branches, _BRANCHES, edit, (branches.test, *parts[1 - kept]))
+    return Repeat(branches, _BRANCHES, edit, (branches.test, *parts[1 - kept]))
 
 
 def _has_long_strings(code: str) -> bool:
@@ -253,21 +181,10 @@ def _has_long_strings(code: str) -> bool:
     return any(node.end_lineno != node.lineno for node in strings)
 
 
-def only_looks(test: ast.expr) -> bool:
-    """Whether a test has no effect but its answer: names, attributes, comparisons and `isinstance`."""
-    match test:
-        case ast.Call(ast.Name("isinstance"), arguments, []):
-            return all(map(only_looks, arguments))
-    inside = ast.iter_child_nodes(test)
-    return isinstance(test, _PURE) and all(
-        only_looks(each) for each in inside if isinstance(each, ast.expr)
-    )
-
-
 # An assignment #
 
 
-def _assignments(file: File) -> Iterator[_Candidate]:
+def _assignments(file: File) -> Iterator[Candidate]:
     """Each assignment to a variable of a function that the same block has assigned above."""
     for second in file.of(ast.Assign):
         first = _assigned_above(file, second)
@@ -295,16 +212,14 @@ def _assigned_above(file: File, second: ast.Assign) -> ast.Assign | None:
     return None
 
 
-def _same_value(after: _After, first: ast.Assign, second: ast.Assign) -> _Repeat | None:
+def _same_value(after: After, first: ast.Assign, second: ast.Assign) -> Repeat | None:
     file = after.file
     if not after.changes(second) or not after.is_separate(second):
         return None
     if not _become_same(after, [first], [second]) or not _makes_options(after.code([second])):
         return None
     name = file.source(second.targets[0])
-    return _Repeat(
-        second, _ASSIGNMENT.format(name), remove_statement(file, second), (second.value,)
-    )
+    return Repeat(second, _ASSIGNMENT.format(name), remove_statement(file, second), (second.value,))
 
 
 def _makes_options(code: str | None) -> bool:
@@ -319,7 +234,7 @@ def _makes_options(code: str | None) -> bool:
 # A method #
 
 
-def _methods(file: File) -> Iterator[_Candidate]:
+def _methods(file: File) -> Iterator[Candidate]:
     """Each method that a base class of the same file has as well."""
     for method in file.of(ast.FunctionDef):
         around = file.parents[method]
@@ -361,7 +276,7 @@ def _inherited(file: File, cls: ast.ClassDef, name: str) -> ast.FunctionDef | No
                 return None
 
 
-def _same_method(after: _After, method: ast.FunctionDef, other: ast.FunctionDef) -> _Repeat | None:
+def _same_method(after: After, method: ast.FunctionDef, other: ast.FunctionDef) -> Repeat | None:
     """A method that goes, with its docstring: what it says is in its base's name."""
     file = after.file
     if not any(map(after.changes, (method, other))) or not after.is_separate(method):
@@ -375,4 +290,23 @@ def _same_method(after: _After, method: ast.FunctionDef, other: ast.FunctionDef)
     base = file.enclosing_class(other)
     assert base is not None
     message = _METHOD.format(base.name, method.name)
-    return _Repeat(method, message, remove_statement(file, method), (method,))
+    edit = remove_statement(file, method)
+    return Repeat(method, message, edit, (method,), _of_both(file, other))
+
+
+def _of_both(file: File, method: ast.FunctionDef) -> tuple[ast.expr, Edit] | None:
+    """The docstring of a method that sharded models get as well, without the words that it is for others."""
+    match method.body[0]:
+        case ast.Expr(ast.Constant(str()) as docstring):
+            start, end = file.span(docstring)
+        case _:
+            return None
+    found = _NOT_SHARDED.search(file.text, start, end)
+    if found is None:
+        return None
+    article = ""
+    if found["article"]:
+        article = "a "
+        if found["next"] in "aeiou":
+            article = "an "
+    return docstring, Edit(found.start(), found.end(), article + found["next"])

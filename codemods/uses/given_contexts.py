@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.taken_away import drop_with_comments
+from fsdp_migrate.codemods.questions import only_looks
 from fsdp_migrate.codemods.rule import Edit
-from fsdp_migrate.codemods.same import only_looks
 from fsdp_migrate.facts.file import last_name
 
 # Comments of a statement that goes, which speak of why it was there.

@@ -11,8 +11,8 @@ from fsdp_migrate.codemods.conditions import negated
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit import layout
 from fsdp_migrate.codemods.edit.text import indentation, step
+from fsdp_migrate.codemods.questions import only_looks
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
-from fsdp_migrate.codemods.same import only_looks
 from fsdp_migrate.codemods.uses import own
 from fsdp_migrate.codemods.uses.given_contexts import is_nothing
 from fsdp_migrate.codemods.uses.guards import is_sharded, says_sharded
