@@ -151,11 +151,15 @@ class Context:
 
     def is_for_others(self, name: str) -> bool:
         """Whether other files may read a name of this one: of a package, in `__all__`, or imported from here by name."""
+        return self.file.is_package or self.is_asked_for(name)
+
+    def is_asked_for(self, name: str) -> bool:
+        """Whether other files read a name of this one: in `__all__`, or imported from here by name."""
         exported = any(
             isinstance(each.value, str) and each.value == name and self._is_in_all(each)
             for each in self.file.of(ast.Constant)
         )
-        return self.file.is_package or exported or self.program.reach.is_read(self.file, name)
+        return exported or self.program.reach.is_read(self.file, name)
 
     def removable(self, assigned: Assigned) -> ast.stmt | None:
         """The statement of an assignment to a name, if it does nothing else and no other file may read the name."""

@@ -1,6 +1,7 @@
 """Which import statement takes each name that edits need, and which names, imported or assigned, nothing uses after them."""
 
 import ast
+import re
 import sys
 from collections.abc import Collection, Iterable, Iterator
 
@@ -169,14 +170,46 @@ def may_go(context: Context, name: ast.Name) -> bool:
 
 
 def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:
-    """Whether edits took away every use of a name, and no other file imports it from here."""
+    """Whether edits took away every use of a name, and no other file imports it from here.
+
+    The code of a package read it: it is no name that the package only hands on.
+    """
     scope = context.file.scope_of(node)
     loads = [
         load for load in context.file.loads.get(local, ()) if sees(context, load, scope, local)
     ]
     if not loads or not all(load in gone and may_go(context, load) for load in loads):
         return False
-    return scope is not context.file.scope or not context.is_for_others(local)
+    return scope is not context.file.scope or not context.is_asked_for(local)
+
+
+def unused_by(context: Context, gone: Collection[ast.AST], after: str) -> dict[ast.AST, set[str]]:
+    """The names of the program's own that edits took every use of, and that the new text does not have, by their imports.
+
+    Args:
+        gone: what the edits took away.
+        after: the file's text with them; "" where it is not written.
+    """
+    file = context.file
+    found: dict[ast.AST, set[str]] = {}
+    read = {node.id for node in gone if isinstance(node, ast.Name)}
+    for node in file.of(ast.ImportFrom):
+        lines = file.text[slice(*file.lines(node))]
+        is_tried = any(isinstance(each, ast.Try) for each in file.ancestors(node))
+        if not after or is_tried or "#" in lines:
+            continue
+        for local in {alias.asname or alias.name for alias in node.names} & read:
+            word = re.compile(rf"\b{local}\b")
+            loads = file.loads.get(local, ())
+            is_left = len(word.findall(after)) > len(word.findall(lines))
+            if is_left or len(file.scope_of(node).bindings.get(local, ())) > 1:
+                continue
+            is_at_top = file.scope_of(node) is file.scope
+            if all(load in gone for load in loads) and not (
+                is_at_top and context.is_for_others(local)
+            ):
+                found.setdefault(node, set()).add(local)
+    return found
 
 
 def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.stmt]:
@@ -256,6 +289,7 @@ def _own_function(context: Context, variable: Variable) -> ast.FunctionDef | Non
 WITHOUT_EFFECT = ("backward_prefetch", "limit_all_gathers", "use_orig_params")
 # What an expression may do beside giving a value, and the calls that change something.
 BINDING = (ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
+_GIVES = re.compile(r"functools\.partial|torch\.device|torch\.\w+\.current_device")
 _BUILTINS = frozenset({"bool", "dict", "int", "list", "set", "tuple"})
 _CHANGING = ("pop", "popitem", "setdefault", "next", "append", "update", "broadcast", "all_reduce")
 
@@ -291,6 +325,6 @@ def _only_makes(context: Context, function: ast.expr) -> bool:
         return True
     dotted = context.dotted(function)
     if dotted:
-        return dotted <= {"functools.partial", "torch.device", "torch.cuda.current_device"}
+        return all(map(_GIVES.fullmatch, dotted))
     is_builtin = isinstance(function, ast.Name) and function.id in _BUILTINS
     return is_builtin and not context.program.definition(function, context.file)

@@ -12,7 +12,7 @@ from fsdp_migrate.codemods.back_to_torch import in_torch, join
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
 from fsdp_migrate.codemods.edit.imports import edit_imports, insert_first, module_of
-from fsdp_migrate.codemods.imports import hand_out, is_spent, may_go, sees, spent_aliases
+from fsdp_migrate.codemods.imports import hand_out, is_spent, may_go, sees, spent_aliases, unused_by
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
 from fsdp_migrate.codemods.written_out import looked_into, written_out
 from fsdp_migrate.facts.file import last_name, root_of
@@ -46,6 +46,7 @@ def swap(
     removed: Collection[ast.AST] = (),
     needed: Sequence[Import] = (),
     is_on: Callable[[Rule, ast.AST], bool] = lambda rule, node: True,
+    after: str = "",
 ) -> Swap:
     """Decides on every import of an FSDP1 name and every FSDP1 name that is written out.
 
@@ -53,6 +54,7 @@ def swap(
         removed: code that the edits of other rules take away.
         needed: names that those edits use.
         is_on: whether a rule is asked for at a node.
+        after: the text of the file with those edits, if it is written.
     """
     gone = {node for region in removed for node in ast.walk(region)}
     aliases = list(spent_aliases(context, gone))
@@ -60,9 +62,11 @@ def swap(
     known = staying_names(context).items()
     file = context.file
     stays = {n: to for n, to in known if n in file.parents and n not in gone}
-    statements = list(_statements(context, gone))
+    own = unused_by(context, gone, after)
+    statements = list(_statements(context, gone, own))
     for statement in statements:
         _decide(context, statement, gone, stays, {need.name for need in needed})
+        statement.drop |= statement.locals & own.get(statement.node, set())
     if context.form == "torch":
         join(context, statements)
     every = [each for each in written_out(context) if each[0] not in stays]
@@ -175,13 +179,17 @@ def _is_of_torch(context: Context, statement: ImportChange) -> bool:
     return bool(statement.move or statement.drop)
 
 
-def _statements(context: Context, gone: Collection[ast.AST]) -> Iterator[ImportChange]:
+def _statements(
+    context: Context, gone: Collection[ast.AST], own: Collection[ast.AST]
+) -> Iterator[ImportChange]:
     """The imports of FSDP1 names, and those that only removed code used."""
     file = context.file
     left = {node.id for node in gone if isinstance(node, ast.Name) and may_go(context, node)}
     imports: list[ast.Import | ast.ImportFrom] = [*file.of(ast.Import), *file.of(ast.ImportFrom)]
     for node in sorted(imports, key=lambda each: each.lineno):
-        if any(
+        if node in gone:
+            continue
+        if node in own or any(
             _binds_fsdp(node, alias) or (alias.asname or alias.name) in left for alias in node.names
         ):
             yield ImportChange(node)

@@ -146,6 +146,7 @@ class _File:
         applied = [each for each in found if self.is_on(each.rule, each.node)]
         removed = [node for each in applied for node in each.removed]
         needed = [need for each in applied for need in each.imports]
+        after = ""
         if self.context.writes:
             after = spliced(self.context.file.text, edits)
             words = set(_WORD.findall(after))
@@ -153,7 +154,7 @@ class _File:
             if self.context.plain and edits:
                 found += without_use(self.context, after)
         found += list(still_used(self.context, found, removed))
-        imports = swap(self.context, removed, needed, self.is_on)
+        imports = swap(self.context, removed, needed, self.is_on, after)
         self.imports_runtime = imports.of_runtime
         of_imports: Sequence[Edit] = ()
         if self.context.writes:

@@ -7,8 +7,9 @@ FSDP1's, and each constructor makes FSDP2's from it.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
@@ -127,6 +128,11 @@ class Rewritten:
                 > 1
             ):
                 self.casting |= {value, *(end.node for end in flow.ends)}
+        for file in dict.fromkeys(self.ends.values()):
+            unread = [*_unread(program, file, self.ends)]
+            if any(made in self.casting for made, home in self.ends.items() if home is file):
+                self.casting |= {*unread}
+            self.ends |= dict.fromkeys(unread, file)
 
     def _is_seen(
         self, program: Program, construction: Construction, value: ast.expr, flow: Flow
@@ -140,6 +146,22 @@ class Rewritten:
         is_local |= any(end.node is value for end in flow.ends)
         is_local |= field == "itself" and _is_beside(construction, flow, every[0])
         return field != UNSHOWN and is_local and all(map(_is_plain, every))
+
+
+def _unread(program: Program, file: File, ends: Collection[ast.expr]) -> Iterator[ast.Call]:
+    """The other objects that a file makes, under names that no code of the program has."""
+    for statement in file.tree.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(name)], value=ast.Call() as made):
+                precision = precision_of(program, file, made)
+            case _:
+                continue
+        if made in ends or precision is None or not _is_plain(precision):
+            continue
+        word = rf"\b{re.escape(name)}\b"
+        others = program.tree.having(word.encode()) - {str(file.path)}
+        if not others and len(re.findall(word, file.text)) == 1:
+            yield made
 
 
 def _reads(

@@ -179,3 +179,91 @@ def test_the_comment_behind_a_statement_is_removed_with_it(tmp_path: Path) -> No
     assert "ZeRO" not in after
     assert "# How the model is trained\n" in after
     assert "strategy" not in after
+
+
+OWN = """\
+{above}
+import torch
+{imported}
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+
+def build(model):
+    return FSDP(model, use_orig_params=where())
+{below}
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "other", "goes"),
+    [
+        ({"imported": "from own import where"}, "", True),
+        ({"imported": "from own import (\n    where,\n    when,\n)"}, "", True),
+        ({"imported": "import own; from own import where"}, "", True),
+        ({"imported": "from own import where  # noqa"}, "", False),
+        ({"imported": "from own import where", "below": "print(where)"}, "", False),
+        ({"imported": "from own import where", "below": "# where"}, "", False),
+        ({"imported": "from own import where"}, "from train import where", False),
+        ({"imported": "try:\n    from own import where\nexcept ImportError:\n    pass"}, "", False),
+        ({"imported": "from own import where", "above": "from past import where"}, "", False),
+    ],
+)
+def test_an_import_of_the_programs_own(
+    case: dict[str, str], other: str, goes: bool, tmp_path: Path
+) -> None:
+    text = OWN.format(**{"above": "", "below": "", **case})
+    own = "def where():\n    return True\n\n\nwhen = 0\n"
+    files = {"train.py": text, "own.py": own, "other.py": f"{other}\n"}
+    after = analysed(tmp_path, files, "torch").after["train.py"]
+    assert "use_orig_params" not in after
+    assert ("where" not in after) is goes
+
+
+@pytest.mark.parametrize(("reads", "goes"), [("shard", True), ("shard, StateDictType", False)])
+def test_a_package_hands_on_what_others_read(reads: str, goes: bool, tmp_path: Path) -> None:
+    files = {
+        "fsdp/__init__.py": """\
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+            from torch.distributed.fsdp import StateDictType
+
+
+            def shard(model):
+                return FSDP(model)
+
+
+            def save(model):
+                with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
+                    return model.state_dict()
+            """,
+        "train.py": f"from fsdp import {reads}\n",
+    }
+    after = analysed(tmp_path, files, "torch").after["fsdp/__init__.py"]
+    assert ("StateDictType" not in after) is goes
+
+
+@pytest.mark.parametrize(
+    ("other", "is_left"), [("", False), ("print(half)", True), ("__all__ = ['half']", True)]
+)
+def test_a_policy_that_nothing_reads_is_rewritten_beside_others(
+    other: str, is_left: bool, tmp_path: Path
+) -> None:
+    files = {
+        "policies.py": f"""\
+            import torch
+            from torch.distributed.fsdp import MixedPrecision
+
+            full = MixedPrecision(param_dtype=torch.float32)
+            half = MixedPrecision(param_dtype=torch.float16, buffer_dtype=torch.float16)
+            {other}
+            """,
+        "train.py": """\
+            import torch
+            from policies import full
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+            model = FSDP(torch.nn.Linear(8, 8), mixed_precision=full)
+            """,
+    }
+    after = analysed(tmp_path, files, "torch").after["policies.py"]
+    assert ("half = MixedPrecision(" in after) is is_left
+    assert ("buffer_dtype" in after) is is_left
