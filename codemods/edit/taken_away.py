@@ -45,7 +45,11 @@ def drop_with_comments(file: File, statement: ast.stmt, about: re.Pattern[str]) 
     for above in without_comments_above(file, statement, about):
         begins = above.start
         lost += above.lost
-    return Edit(begins, max(end, edit.end), text, tuple(lost))
+    end = max(end, edit.end)
+    if lost and not text and (below := _EMPTY.match(file.text, end)):
+        if _is_first_in_block(file.text, begins):
+            end = below.end()
+    return Edit(begins, end, text, tuple(lost))
 
 
 def without_comments_above(file: File, statement: ast.stmt, about: re.Pattern[str]) -> list[Edit]:
@@ -58,6 +62,12 @@ def without_comments_above(file: File, statement: ast.stmt, about: re.Pattern[st
         return []
     begins = line_start(file, statement)
     return [Edit(begins - len(lines), begins, "", tuple(comments(lines)))]
+
+
+def _is_first_in_block(text: str, start: int) -> bool:
+    """Whether nothing but the head of a block is above a place."""
+    above = text[:start].rstrip("\r\n")
+    return above.endswith(":") and text[len(above) : start].count("\n") <= 1
 
 
 def _above(file: File, statement: ast.stmt) -> list[str]:
