@@ -51,7 +51,10 @@ def _settings(context: Context, after: str) -> Iterator[_Setting]:
         if not reads or not all(_is_setting(context, each) for each in reads):
             continue
         home = context.program.once(_home, name, str(context.file.path))
-        if home is not None:
+        if home is None:
+            continue
+        is_here = home.startswith(f"{context.file.path.name}:")
+        if not is_here or re.search(rf"\b{name.replace('_', '[-_]')}\b", after):  # not renamed
             yield _Setting(context.source(reads[0]), reads[0], f" ({home})")
     yield from _parameters(context, after)
 
@@ -93,6 +96,7 @@ def _parameters(context: Context, after: str) -> Iterator[_Setting]:
         if name not in now:
             continue
         names = {node.id for node in ast.walk(now[name]) if isinstance(node, ast.Name)}
+        taken = {node.arg for node in ast.walk(now[name].args) if isinstance(node, ast.arg)}
         for argument in (*function.args.args, *function.args.kwonlyargs):
             reads = [
                 node
@@ -100,7 +104,7 @@ def _parameters(context: Context, after: str) -> Iterator[_Setting]:
                 for node in ast.walk(part)
                 if isinstance(node, ast.Name) and node.id == argument.arg
             ]
-            if reads and argument.arg not in {*names, "self", "cls"}:
+            if reads and argument.arg in taken - {*names, "self", "cls"}:
                 yield _Setting(argument.arg, reads[0], f", a parameter of `{function.name}`")
 
 
