@@ -41,7 +41,7 @@ WORDS = {
     "parameter_attributes": SETTING,
     "data_writes": r"(?<!\bself)\.data\s*=[^=]",
     "whole_state_dicts": r"\.(?:load_)?state_dict\(",
-    "class_names": r"\.__name__\b|\b(?:import|from) transformers\b",
+    "class_names": r"\.__name__\b|\b(?:import|from) transformers\b|\.save_pretrained\(",
     "list_inputs": r"def forward\([^)]*?\b(\w+)\b[^)]*\)[^\0]{0,2000}?\n +\1"
     r"(?:\.(?:append|extend|update)\(|\[[^\]\n:,]*\] = )",
     "autocast_cache": r"autocast",

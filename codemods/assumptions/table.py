@@ -99,7 +99,8 @@ ASSUMPTIONS = (
     Assumption(
         "class_names",
         Severity.SILENT,
-        "no code compares class names (transformers does, for `output_hidden_states`)",
+        "no code compares class names, or saves them (transformers does, for `output_hidden_states`, and in `config.json` "
+        "before release 4.57)",
         "`fully_shard` renames the class `Block` to `FSDPBlock`",
         "class_names",
     ),
