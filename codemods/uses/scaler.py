@@ -67,7 +67,7 @@ def find(context: Context) -> Iterator[Found]:
 def _is_assigned(context: Context, reference: ast.expr) -> bool:
     """Whether a name is a variable that code assigns the class to: that assignment changes, not what reads it."""
     bindings = context.file.bindings(reference)
-    return any(isinstance(each, Assigned) for each in bindings)
+    return bool(bindings) and all(isinstance(each, Assigned) for each in bindings)
 
 
 def _without_other(context: Context) -> Iterator[Found]:
