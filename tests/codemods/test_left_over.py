@@ -267,3 +267,62 @@ def test_a_policy_that_nothing_reads_is_rewritten_beside_others(
     after = analysed(tmp_path, files, "torch").after["policies.py"]
     assert ("half = MixedPrecision(" in after) is is_left
     assert ("buffer_dtype" in after) is is_left
+
+
+def test_a_setting_that_gets_another_name_is_not_without_use(tmp_path: Path) -> None:
+    text = """\
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+        from model import Net
+
+
+        class Trainer:
+            def __init__(self, zero3):
+                if zero3:
+                    self.fsdp_strategy = ShardingStrategy.FULL_SHARD
+                else:
+                    self.fsdp_strategy = ShardingStrategy.SHARD_GRAD_OP
+
+            def build(self):
+                return FSDP(Net(), sharding_strategy=self.fsdp_strategy)
+
+
+        model = Trainer(True).build()
+        """
+    program = analysed(tmp_path, text, "torch")
+    assert "strategy" not in program.after["train.py"]
+    assert "FSDP022" not in {each.code for each in program.findings}
+
+
+@pytest.mark.parametrize(
+    ("statement", "names", "goes"),
+    [
+        ('name = name.replace("_fsdp_wrapped_module.", "")', "named_parameters", True),
+        ('name = name.replace("_fsdp_wrapped_module", "")', "named_modules", True),
+        ('name = name.replace("_orig_mod.", "")', "named_parameters", False),
+        ('other = name.replace("_fsdp_wrapped_module.", "")', "named_parameters", False),
+        ('name = name.replace("_fsdp_wrapped_module.", "")', "items", False),
+    ],
+)
+def test_the_wrappers_part_of_a_models_names(
+    statement: str, names: str, goes: bool, tmp_path: Path
+) -> None:
+    text = f"""\
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        from model import Net
+
+
+        def groups(model, found):
+            for name, parameter in model.{names}():
+                # To be compatible with FSDP
+                {statement}
+
+                found[name] = parameter
+
+
+        model = FSDP(Net())
+        """
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert ("to be compatible" not in after.lower()) is goes
+    assert (f"{names}():\n        found" in after) is goes
