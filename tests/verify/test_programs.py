@@ -208,7 +208,7 @@ def test_a_copy_is_migrated_where_no_migrated_program_is_named(
     result = CliRunner().invoke(verify_command, [*arguments, "--", "--fault", "lr"])
     assert result.exit_code == 1, result.output
     assert "note: 1 finding needs you: FSDP399 at original.py:7: a message" in result.output
-    assert "control: the original program, run twice, is the same" in result.output
+    assert "control: the original trains the same when it runs twice" in result.output
     last = result.stdout.splitlines()[-1]
     assert last.startswith("different: learning rate differs first at step 1 on rank 0")
     assert {path: path.read_bytes() for path in programs.glob("*.py")} == before
