@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from fsdp_migrate.codemods.constructor.ignored import may_ignore
 from fsdp_migrate.codemods.constructor.mixed import are_mixed
 from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.edit import layout
@@ -28,6 +29,10 @@ _BY_TORCH = (
 _MIXED = (
     f"Replaced by `{_TORCH}`, which raises if some parameters are ignored by FSDP2: clip those in a second call. With CPU "
     'offloading it needs a CPU backend as well: `init_process_group("cpu:gloo,cuda:nccl")`.'
+)
+_OFFLOADED = (
+    f"Replaced by `{_TORCH}`. With CPU offloading it raises unless there is a CPU backend as well: "
+    '`init_process_group("cpu:gloo,cuda:nccl")`.'
 )
 _EARLY = (
     f"Replaced by `{_TORCH}`, which does not see gradients that are not reduced yet; FSDP1 clipped those as well. "
@@ -57,7 +62,9 @@ def find(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     if _follows_each_backward(context, call):
         action, message = Action.MANUAL, _EARLY
     elif context.program.once(are_mixed):
-        action, message = Action.MANUAL, _MIXED
+        action, message = Action.MANUAL, _OFFLOADED
+        if context.program.once(may_ignore):
+            message = _MIXED
         severity = Severity.RAISES
     elif any(map(_is_infinite, norm)):
         action, message = Action.MANUAL, _INFINITE

@@ -50,3 +50,20 @@ def test_an_optimizer_without_dtensors_raises(tmp_path: Path) -> None:
     findings = analysed(tmp_path, {"settings.yaml": text}).findings
     found = {(f.severity, f.still_fsdp1) for f in findings if "paged" in f.construct}
     assert found == {(Severity.RAISES, False)}
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "others"),
+    [
+        ("ignored_modules=[m.a]", "clip those in a second call", "unless there is"),
+        ("cpu_offload=CPUOffload(True)", "raises unless there is a CPU backend", "a second call"),
+    ],
+)
+def test_clipping_says_what_raises_here(
+    given: str, words: str, others: str, tmp_path: Path
+) -> None:
+    program = f"{FSDP.replace('import ', 'import CPUOffload, ')}m = FSDP(m, {given})\nm.clip_grad_norm_(1.0)\n"
+    found = [f for f in analysed(tmp_path, program, "torch").findings if f.code == "FSDP301"]
+    assert [f.severity for f in found] == [Severity.RAISES]
+    assert words in found[0].message
+    assert others not in found[0].message
