@@ -33,6 +33,8 @@ def write(construction: Construction, code: Code) -> None:
     if cast and cast[0] in code.last and not moved:
         _add_to_loop(code.last, cast)
         return
+    if cast and cast[0] in moved:
+        del cast[0]
     code.below += [*moved, *cast]
 
 

@@ -93,3 +93,20 @@ def test_a_name_that_means_something_else_there_is_not_read(tmp_path: Path) -> N
     other = "    dtype = torch.float16\n    model = FSDP("
     after = analysed(tmp_path, text.replace("    model = FSDP(", other), "torch").after["train.py"]
     assert "buffer.to(policy.param_dtype)" in after
+
+
+def test_one_loop_moves_and_casts_where_one_call_has_no_room(tmp_path: Path) -> None:
+    more = ", device_id=torch.cuda.current_device(), param_init_fn=make"
+    text = PROGRAM.replace("{part}", "pass").replace("{model}", "make()").replace("{more}", more)
+    text = text.replace("dtype = getattr", f"{'x' * 40} = getattr").replace(
+        "=dtype", f"={'x' * 40}"
+    )
+    both = f"""\
+    for buffer in model.buffers():
+        buffer.data = buffer.to("cuda")
+        if buffer.is_floating_point():
+            buffer.data = buffer.to({"x" * 40})
+"""
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert both in after
+    assert after.count("model.buffers()") == 1
