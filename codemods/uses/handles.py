@@ -31,7 +31,7 @@ class Lists:
     Attributes:
         made: the assignment of each name, with the model.
         loops: the loops, with the names of their variables for one handle each.
-        asserts: the statements that compare the lengths of lists.
+        asserts: the statements that compare the lengths of lists, which compare those of the parameters then.
         flat: each flat parameter that is read, with the new name of its variable.
         tests: the comparisons of flat parameters with None.
     """
@@ -57,7 +57,7 @@ def find(context: Context) -> Iterator[Found]:
             Action.REWRITE,
             _REPLACED,
             edits=lambda own=lists: _edits(context, own),  # type: ignore[misc]
-            removed=(*statements, *lists.asserts),
+            removed=tuple(statements),
         )
         inside = [context.file.statement(each) for each in lists.flat]
         for statement in dict.fromkeys([*statements[1:], *lists.asserts, *lists.loops, *inside]):
@@ -204,7 +204,11 @@ def _is_for_each(file: File, read: ast.Name) -> bool:
 def _edits(context: Context, lists: Lists) -> list[Edit]:
     file = context.file
     edits = [context.remove(assign) for assign, _ in lists.made.values()]
-    edits += [context.remove(statement) for statement in lists.asserts]
+    for compared in lists.asserts:
+        for given in ast.walk(compared):
+            if isinstance(given, ast.Name) and given.id in lists.made:
+                model = context.source(lists.made[given.id][1])
+                edits.append(context.replace(given, f"list({model}.parameters())"))
     for loop, names in lists.loops.items():
         targets = [n for n in ast.walk(loop.target) if isinstance(n, ast.Name)]
         edits += [context.replace(target, names[target.id]) for target in targets]

@@ -31,6 +31,7 @@ average = FSDP(torch.nn.Linear(8, 8))
 """
 UPDATE = """\
 def update(average, model, decay):
+    assert len(list(average.parameters())) == len(list(model.parameters()))
     old = []
     new = []
     for old_param, new_param in zip(average.parameters(), model.parameters()):
