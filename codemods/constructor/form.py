@@ -23,6 +23,7 @@ from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
     DIRECT,
+    ENABLE_WRAP,
     FORMER_NAMES,
     PARTIAL,
     SUBCLASS,
@@ -353,6 +354,8 @@ def _wrap(construction: Construction) -> Form:
     if len(construction.arguments) > 1 or construction.unseen:
         raise AtRunTime("`wrap` is called with arguments for a single unit")
     context = construction.context
+    if context.form == "torch" and _stay_as_given(context):
+        raise AtRunTime("the `enable_wrap` that it uses is not rewritten")
     module = construction.module
     if isinstance(module, ast.Call) and context.references.get(module.func) == "wrap":
         return Form(
@@ -364,6 +367,12 @@ def _wrap(construction: Construction) -> Form:
         )
     message = "Calls the function that `enable_wrap` is given, which now shards in place."
     return Form(message, list, (), (), in_words=True)
+
+
+def _stay_as_given(context: Context) -> bool:
+    """Whether a file's calls of `enable_wrap` all stay, so that `wrap` makes FSDP1's units."""
+    around = [each for each in constructions(context) if each.kind == ENABLE_WRAP]
+    return bool(around) and all(decide(each).form is None for each in around)
 
 
 def _is_expression(code: Code) -> bool:

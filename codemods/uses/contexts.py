@@ -47,7 +47,7 @@ class Block:
             known = self.own.spent
         else:
             known = (self.call,)
-        return (*known, *(use.node.func for use in self.uses))
+        return (*known, *(function for use in self.uses for function in use.called))
 
 
 def read(context: Context, call: ast.Call) -> Block:

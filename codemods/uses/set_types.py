@@ -76,7 +76,7 @@ def _rewritten(
         uses = with_options(uses, options, name)
     uses = [use.named(names) for use in uses]
     gone = [call, *own.spent]
-    gone += [use.node.func for use in uses]
+    gone += [function for use in uses for function in use.called]
     left_over = spent(context, gone)
     action = Action.REWRITE
     message = _SHARDS

@@ -56,6 +56,13 @@ class Use:
         return Action.REWRITE
 
     @property
+    def called(self) -> list[ast.expr]:
+        """What it no longer calls: also `FSDP.optim_state_dict_to_load` in the call that loads what that returns."""
+        kept = {node for part in self.parts.values() for node in ast.walk(part)}
+        every = [node for node in ast.walk(self.node) if isinstance(node, ast.Call)]
+        return [call.func for call in every if call not in kept]
+
+    @property
     def imports(self) -> tuple[str, ...]:
         """What it needs of torch's module."""
         has_options = self.options.startswith(f"{OPTIONS}(")

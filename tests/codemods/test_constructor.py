@@ -820,3 +820,13 @@ def test_that_the_root_alone_casts_is_said_where_it_is_so(given: str, said: bool
     call = f"model = FSDP(model, auto_wrap_policy=ModuleWrapPolicy({{Block}}), mixed_precision={policy})\n"
     messages = [f.message for f in analyse(HEAD + call)[0].findings if f.code == "FSDP213"]
     assert any("only the root casts" in message for message in messages) is said
+
+
+def test_wrap_shards_nothing_where_enable_wrap_stays() -> None:
+    head = f"{HEAD}from torch.distributed.fsdp.wrap import CustomPolicy, enable_wrap, wrap\n"
+    given = "auto_wrap_policy=CustomPolicy(lambda m: isinstance(m, Block))"
+    text = f"with enable_wrap(wrapper_cls=FSDP, {given}):\n    model = wrap(model)\n"
+    found = [f for f in analyse(head + text, "torch")[0].findings if f.code == "FSDP002"]
+    assert [each.action for each in found] == ["manual", "manual"]
+    found = [f for f in analyse(head + text)[0].findings if f.code == "FSDP002"]
+    assert "manual" not in [each.action for each in found]

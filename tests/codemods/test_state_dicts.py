@@ -654,3 +654,21 @@ def load(model, optimizer, reader):
     # Run on two ranks: the optimizer takes such tensors, and its next step raises.
     (own,) = [each for each in program.findings if "load_sharded" in each.message]
     assert (own.action, own.severity) == (Action.MANUAL, Severity.RAISES)
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT):\n        ",
+        "FSDP.set_state_dict_type(model, StateDictType.FULL_STATE_DICT)\n    ",
+    ],
+)
+def test_states_that_are_loaded_where_they_are_made_need_nobody(
+    around: str, tmp_path: Path
+) -> None:
+    load = "optimizer.load_state_dict(FSDP.optim_state_dict_to_load(model, optimizer, states))"
+    text = f"{HEADER}def load(model, optimizer, states):\n    {around}{load}\n"
+    program = analysed(tmp_path, text, "torch")
+    assert "set_optimizer_state_dict(" in program.after["train.py"]
+    assert "FSDP." not in program.after["train.py"]
+    assert not [each for each in program.findings if each.action is Action.MANUAL]

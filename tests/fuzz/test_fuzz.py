@@ -185,3 +185,10 @@ def test_a_refusal_of_the_runtime_announces_itself() -> None:
     assert refused(source, "auto", [refusal], [refusal]) == ["ValueError: BatchNorm2d"]
     assert refused(source, "torch", [other], [refusal]) == ["FSDP003 about BatchNorm"]
     assert refused(source, "auto", [other], [other]) == []
+
+
+def test_a_program_whose_constructors_are_by_hand_stays() -> None:
+    head = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+    head += "from torch.distributed.fsdp.wrap import CustomPolicy\n"
+    source = f"{head}model = FSDP(model, auto_wrap_policy=CustomPolicy(lambda m: m))\n"
+    assert migrated(source, "torch") == source

@@ -98,11 +98,15 @@ def _does_as_in_place(given: Program, seed: int, found: dict[str, Ranks], form: 
 def needed(given: Program, seed: int, found: dict[str, Ranks]) -> list[str]:
     """The assumptions that do not hold for a program in torch's form, each with where its finding stands.
 
-    None if it differs under all switches that findings name, too, or needs none of them.
+    None if it differs under all switches that findings name, too, or needs none of them. What it returns where it fails is
+    for nobody to compare.
     """
     known = named(given.source)
+    fails = bool(_errors(found.get(f"{seed}.torch", [])))
     holds = {
-        name: judge(given, found, seed, name) in SAME or _does_as_in_place(given, seed, found, name)
+        name: (fails and not _errors(found.get(f"{seed}.{name}", [])))
+        or judge(given, found, seed, name) in SAME
+        or _does_as_in_place(given, seed, found, name)
         for name in (ALL, *known)
     }
     return [f"{name} {known[name]}" for name in known if holds[ALL] and not holds[name]]
