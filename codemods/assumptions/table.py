@@ -56,8 +56,8 @@ ASSUMPTIONS = (
         "batch_norm",
         Severity.SILENT,
         "no unit in low precision contains a BatchNorm",
-        "FSDP1 kept BatchNorm in float32 if it had a policy, and ran it in low precision without one; FSDP2 runs its "
-        "weights in low precision. If a unit has one, shard the BatchNorm by itself with `MixedPrecisionPolicy()`, or use "
+        "FSDP1 kept BatchNorm in float32 if it was given an `auto_wrap_policy`, and else ran it in low precision; FSDP2 runs "
+        "its weights in low precision. If a unit has one, shard the BatchNorm by itself with `MixedPrecisionPolicy()`, or use "
         "`--form auto`",
         "",
     ),

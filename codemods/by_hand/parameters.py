@@ -53,8 +53,8 @@ _PARTS = (
     "trains or selects more of them."
 )
 NORM = (
-    "Now computes over whole parameters, and raises if a plain tensor is mixed in. "
-    "Under FSDP1 it computed over this rank's shards: use `p.to_local()` for those."
+    "Now computes over whole parameters or gradients, and raises if a plain tensor is mixed in. "
+    "Under FSDP1 it computed over this rank's shards: use `.to_local()` of each where the ranks add their results up."
 )
 _FAILS = (
     "Raises for a DTensor. "

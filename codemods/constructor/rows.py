@@ -388,8 +388,8 @@ ROWS = {
     "use_orig_params": Row(
         _no_effect,
         USE_ORIG_PARAMS,
-        "Has no effect on sharding: FSDP2 always keeps the original parameters. `fsdp_migrate.runtime` reads it only to "
+        "Has no effect on sharding: FSDP2 always works as with `use_orig_params=True`. `fsdp_migrate.runtime` reads it only to "
         "decide whether attributes of parameters, such as `p.no_decay`, outlive sharding.",
-        removed="Removed: FSDP2 always keeps the original parameters.",
+        removed="Removed: FSDP2 always works as with `use_orig_params=True`.",
     ),
 }

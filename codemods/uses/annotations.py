@@ -11,7 +11,7 @@ from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action
 
-_MODULE = "Replaced by `nn.Module`: for a type checker, `FSDPModule` has no `parameters()`."
+_MODULE = "Replaced by `nn.Module` in this annotation: type checkers find no `parameters()` on FSDP2's class `FSDPModule`."
 
 
 @codemod()

@@ -23,8 +23,8 @@ from fsdp_migrate.source import shown_path
 
 _UNREAD = "Cannot be read ({reason}). Check whether it asks for torch {torch}, which the migrated code needs."
 _ADD = (
-    'The migrated code imports it. Add "fsdp-migrate[runtime]" here (for Python 3.10 or newer), '
-    "or copy fsdp_migrate.runtime into the project with `--vendor DIR`."
+    'The migrated code imports `fsdp_migrate.runtime`. Add "fsdp-migrate[runtime]" here (for Python 3.10 or newer), '
+    "or copy it into the project with `--vendor DIR`."
 )
 _PACKAGE = "fsdp-migrate"
 _HEADING = re.compile(

@@ -11,7 +11,7 @@ from fsdp_migrate.findings import Finding
 from fsdp_migrate.report import Report
 from fsdp_migrate.source import shown_path
 from fsdp_migrate.views.terminal import printable
-from fsdp_migrate.views.text import WORDS, summary
+from fsdp_migrate.views.text import WORDS, heading_of, summary
 
 _AROUND = 3  # lines that are shown around a change and a finding
 _STYLE = """
@@ -144,7 +144,7 @@ def _lines(data: bytes) -> list[str]:
 def _said(finding: Finding) -> str:
     word = WORDS[finding.action]
     if finding.severity:
-        word = f"{word}: {finding.severity.value}"
+        word = f"{word}: {heading_of(finding)}"
     tag = f'<span class="tag {finding.action.value}">{word}</span>'
     construct = f"<code>{escape(printable(finding.construct))}</code>"
     return f"{tag} {finding.code} {construct}: {prose(finding.message)}"

@@ -45,20 +45,20 @@ def render_grouped(findings: Iterable[Finding], width: int = 0) -> list[str]:
     """Each message once, with its other places below it; last, by severity, what needs the user."""
     groups: dict[str, list[Finding]] = {kind: [] for kind in _MEANINGS}
     for finding in findings:
-        groups[_kind(finding)].append(finding)
+        groups[heading_of(finding)].append(finding)
     lines: list[str] = []
-    for kind, found in groups.items():
+    for heading, found in groups.items():
         if found:
             if lines:
                 lines.append("")
             colour = _COLOURS[found[0].action]
-            title = click.style(f"{kind} ({len(found)})", fg=colour, bold=True)
-            lines.append(wrapped(f"{title}: {_MEANINGS[kind]}", width))
+            title = click.style(f"{heading} ({len(found)})", fg=colour, bold=True)
+            lines.append(wrapped(f"{title}: {_MEANINGS[heading]}", width))
             lines += _messages(found, width)
     return lines
 
 
-def _kind(finding: Finding) -> str:
+def heading_of(finding: Finding) -> str:
     """The heading that a finding belongs under: what is done, or what happens if nobody acts on it."""
     if finding.severity is None:
         return WORDS[finding.action]
@@ -208,7 +208,7 @@ def _needs(number: int) -> str:
 
 def _severities(findings: Iterable[Finding]) -> str:
     """` (2 silent, 1 raises, 1 still FSDP1)`."""
-    counts = Counter(map(_kind, findings))
+    counts = Counter(map(heading_of, findings))
     parts = [f"{counts[kind]} {kind}" for kind in _MEANINGS if counts[kind]]
     if parts:
         return f" ({', '.join(parts)})"
@@ -262,7 +262,7 @@ def _about(manual: Sequence[Finding]) -> list[tuple[str, str]]:
     counts = Counter(finding.code for finding in manual)
     worst = dict.fromkeys(counts, len(kinds))
     for each in manual:
-        worst[each.code] = min(worst[each.code], kinds.index(_kind(each)))
+        worst[each.code] = min(worst[each.code], kinds.index(heading_of(each)))
     codes = sorted(counts, key=lambda code: (worst[code], -counts[code]))[:_MOST_RULES]
     steps = [
         (f"read about {counted(counts[code], 'finding')}", f"fsdp-migrate explain {code}")
@@ -279,7 +279,7 @@ def _finding_line(finding: Finding, width: int, *, with_kind: bool = True) -> st
     code = click.style(finding.code, fg=_COLOURS[finding.action], bold=True)
     mark = ""
     if finding.severity and with_kind:
-        mark = f" [{_kind(finding)}]"
+        mark = f" [{heading_of(finding)}]"
     construct = printable(finding.construct)
     message = f"`{construct}`: {printable(finding.message)}{mark}"
     if width and len(click.unstyle(f"{place} {code} {message}")) > width:
