@@ -87,8 +87,8 @@ def take_cuda_for_granted(program: Program) -> None:
     assert asked
 
 
-# tests/behaviour and tests/verify show the same of these strategies.
-ELSEWHERE = {"hybrid", "strategies --strategy none"}
+# tests/behaviour and tests/verify show the same of these strategies, models and calls.
+ELSEWHERE = {"hybrid", "indirect", "mnist", "strategies --strategy none"}
 
 # FSDP1 itself fails under dynamo on a CPU (2.13); where CUDA is emulated, nothing is compiled.
 COMPILED = [run for run in RUNS if "--compile" in run.values[1]["arguments"]]

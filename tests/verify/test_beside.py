@@ -148,19 +148,34 @@ def test_a_clip_that_is_lost_shows_where_none_acted(
 
 @programs
 @pytest.mark.ranks
-def test_a_clip_that_never_acted_is_told(judged: Judged) -> None:
-    for idle in ("--clip 1000", "--clip 1000 --clip-by value", "--clip 1000 --clip-by factor"):
-        verdict = judged(idle)
-        assert verdict.equal, verdict.line()
-        assert verdict.line().endswith("largest difference 0; clipping never acted")
-        assert verdict.uncompared[0].startswith("clipping: no gradient reached a limit in 3 calls")
-        assert verdict.to_json()["clipping"]["migrated"]["steps_clipped"] == 0
-    for acting in ("--clip 0.05", "--clip 0.001 --clip-by value"):
-        verdict = judged(acting)
-        assert verdict.equal, verdict.line()
-        assert "clipping" not in verdict.line()
-        assert verdict.to_json()["clipping"]["migrated"]["steps_clipped"] == 3
-        assert "original 3 calls with limit 0.0" in "\n".join(verdict.remarks)
+@pytest.mark.parametrize(
+    "idle",
+    [
+        "--clip 1000",
+        pytest.param("--clip 1000 --clip-by value", marks=pytest.mark.thorough),
+        pytest.param("--clip 1000 --clip-by factor", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_clip_that_never_acted_is_told(idle: str, judged: Judged) -> None:
+    verdict = judged(idle)
+    assert verdict.equal, verdict.line()
+    assert verdict.line().endswith("largest difference 0; clipping never acted")
+    assert verdict.uncompared[0].startswith("clipping: no gradient reached a limit in 3 calls")
+    assert verdict.to_json()["clipping"]["migrated"]["steps_clipped"] == 0
+
+
+@programs
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "acting",
+    ["--clip 0.05", pytest.param("--clip 0.001 --clip-by value", marks=pytest.mark.thorough)],
+)
+def test_a_clip_that_acted_is_not(acting: str, judged: Judged) -> None:
+    verdict = judged(acting)
+    assert verdict.equal, verdict.line()
+    assert "clipping" not in verdict.line()
+    assert verdict.to_json()["clipping"]["migrated"]["steps_clipped"] == 3
+    assert "original 3 calls with limit 0.0" in "\n".join(verdict.remarks)
 
 
 @programs
