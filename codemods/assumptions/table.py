@@ -49,7 +49,7 @@ ASSUMPTIONS = (
         Severity.SILENT,
         "every forward pass uses every trained parameter",
         "FSDP1 gave unused parameters a gradient of zeros, so weight decay and momentum still changed them; "
-        "FSDP2 leaves them unchanged",
+        "FSDP2 leaves them unchanged, and stops or hangs if only some ranks use one",
         "zero_gradients",
     ),
     Assumption(

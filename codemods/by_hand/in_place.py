@@ -19,8 +19,8 @@ WRAPPER = Rule("FSDP526", "no-wrapper")
 SHARDED = Rule("FSDP527", "after-sharding", Severity.RAISES)
 
 _CLASS = (
-    "Was false for FSDP1's wrapper and is true now, so the model is unwrapped here. "
-    "Remove this test if the whole model is needed."
+    "Was false for FSDP1's wrapper and is true now, so this branch runs, and takes a part of the model. "
+    "Remove the branch if the whole model is needed."
 )
 _FORWARD = (
     "Recurses without end: there is no wrapper any more, so `m.module` is `m` itself. "

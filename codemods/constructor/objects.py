@@ -42,15 +42,17 @@ def find(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Ite
 def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
     at = None
     removed: tuple[ast.AST, ...] = ()
+    message = "Replaced by `MixedPrecisionPolicy()`, which changes no dtype."
     if isinstance(made, ast.Call):
         at = made.func
         removed = (made.func,)
+        message = "Replaced by `MixedPrecisionPolicy`."
     need = Import(TORCH, "MixedPrecisionPolicy", at)
     return Found(
         precision.POLICY,
         made,
         Action.REWRITE,
-        "Replaced by `MixedPrecisionPolicy`.",
+        message,
         edits=lambda: policy_edits(context, made, options),
         imports=(need,),
         removed=removed,

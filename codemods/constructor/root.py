@@ -18,10 +18,10 @@ from fsdp_migrate.source import is_test
 GATHERED = Rule("FSDP006", "root-stays-gathered")
 
 _MESSAGE = (
-    "The root gets `reshard_after_forward=True`: after a forward without gradients it would keep gathered copies of its "
-    "parameters until the next backward, and {} may use those instead of the shards. "
-    "If nothing does, remove the argument to save one all-gather a step. Changes that are made then take effect at once; FSDP1 "
-    "computed and saved with the old values until the next backward."
+    "The root gets `reshard_after_forward=True`. Without it, a forward under `no_grad` would leave whole copies of the root's "
+    "parameters in place of the shards until the next backward, and {} may use them. The argument costs one more all-gather a "
+    "step: remove it if nothing uses parameters then. One thing differs from FSDP1: parameters that are changed between "
+    "evaluation and backward count at once, where FSDP1 went on with the old values."
 )
 # What the default is for, at the root.
 NOTE = "# A forward under no_grad would leave the root unsharded; costs one more all-gather a step"

@@ -34,8 +34,9 @@ _GROUPS = (
 )
 _TYPED = ("state_dict_type", "set_state_dict_type")
 _OLD_FILES = (
-    "New files hold each rank's shards as DTensors: those of `torch.save` need as many ranks. Files that FSDP1 wrote hold flat "
-    "shards, which FSDP2 cannot load: load them once with FSDP1 on as many ranks, and save them as `FULL_STATE_DICT`."
+    "New files hold each rank's shards as DTensors: those of `torch.save` load only on as many ranks as wrote them. Files of "
+    "FSDP1 hold flat shards, which FSDP2 cannot load: load them once with the original program, on as many ranks as wrote "
+    "them, and save them as `FULL_STATE_DICT`."
 )
 _GETS_TYPE = "Still works: `fsdp_migrate.runtime` returns what FSDP1 returned."
 _GETS_NO_TYPE = (
