@@ -49,7 +49,7 @@ class Context:
     ask: Ask | None = None
 
     @property
-    def plain(self) -> bool:
+    def in_place(self) -> bool:
         """Whether constructs leave FSDP1's interface: not under `--form bridge`, where imports alone change."""
         return self.form != "bridge"
 

@@ -49,7 +49,7 @@ def still_used(
             continue
         message = f"`{name}` is now imported from `fsdp_migrate.runtime`."
         is_named = isinstance(context.file.parents[reference], ast.Assign)
-        if name == CLASS and context.plain and is_named:
+        if name == CLASS and context.in_place and is_named:
             message = f"{message} {_WRAPS}"
         yield Found(rule, reference, Action.RUNTIME, message)
 

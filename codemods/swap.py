@@ -273,12 +273,12 @@ def _target(context: Context, module: str, name: str) -> tuple[str, str] | None:
     """Where the runtime has a name; None for what comes from there already."""
     if module == "torch.distributed":  # from torch.distributed import fsdp
         return "fsdp_migrate", "runtime"
-    if not module.startswith(TORCH) or (context.plain and module.endswith(".wrap")):
+    if not module.startswith(TORCH) or (context.in_place and module.endswith(".wrap")):
         return None  # the runtime's policies are torch's own
     if not is_module(module):
         return f"{RUNTIME}.wrap", name
     # What torch has in `api` and other modules is in the runtime's package as well.
-    is_public = context.plain and name != "*" and not module.endswith(".wrap")
+    is_public = context.in_place and name != "*" and not module.endswith(".wrap")
     if is_public:
         return RUNTIME, name
     return in_runtime(module), name

@@ -123,7 +123,7 @@ class _File:
         every = {(each.rule.code, each.node, each.message): each for each in find(self.context)}
         found = [self.unless_passed(each) for each in every.values()]
         program = self.context.program
-        if self.context.plain and program.is_too_old and program.once(stays_fsdp1):
+        if self.context.in_place and program.is_too_old and program.once(stays_fsdp1):
             found = [_kept(each) for each in found]
         try:
             return self.written(found, each_alone=False)
@@ -151,7 +151,7 @@ class _File:
             after = spliced(self.context.file.text, edits)
             words = set(_WORD.findall(after))
             needed = [need for need in needed if _local_name(need) in words]
-            if self.context.plain and edits:
+            if self.context.in_place and edits:
                 found += without_use(self.context, after)
         found += list(still_used(self.context, found, removed))
         imports = swap(self.context, removed, needed, self.is_on, after)
@@ -165,7 +165,7 @@ class _File:
                 return self.written(left, each_alone=True)
         self.edits = [*edits, *of_imports]
         shown = [each for each in found if self.is_on(each.rule, each.node)] + imports.found
-        if self.context.plain and self.context.silenced.comments:
+        if self.context.in_place and self.context.silenced.comments:
             shown += self.unused()
         text = self.context.file.text
         if self.edits:
@@ -178,7 +178,7 @@ class _File:
         if each_alone:
             text = self.context.file.text
         pairs = _settled(found, self.is_on, self.context.form, text)
-        if self.context.plain:
+        if self.context.in_place:
             pairs = without_repeats(self.context, pairs, self.is_on)
         return [each for each, _ in pairs], [edit for _, own in pairs for edit in own]
 

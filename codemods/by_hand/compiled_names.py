@@ -22,7 +22,7 @@ _SHORTER = (
 @codemod(words=("state_dict",))
 def find(context: Context) -> Iterator[Found]:
     """What becomes one of torch's functions for state dicts, in a program that compiles a model."""
-    if not context.plain or context.ask is None or not context.program.has(r"torch\.compile\("):
+    if not context.in_place or context.ask is None or not context.program.has(r"torch\.compile\("):
         return
     paths = context.program.reach.of(context.file.path)
     if not any(context.program.once(_compiles_a_model, path) for path in paths):

@@ -59,7 +59,7 @@ def find(context: Context) -> Iterator[Found]:
 
 def _patched(context: Context) -> Iterator[Found]:
     """`patch("train.FSDP")`: the name of FSDP1's class in a file of the program, which makes no wrapper with it any more."""
-    if not context.plain:
+    if not context.in_place:
         return
     for call in context.file.calls.get("patch", ()):
         path = ""

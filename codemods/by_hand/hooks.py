@@ -45,7 +45,7 @@ def find(context: Context) -> Iterator[Found]:
     """Hooks of FSDP1 models and of their parameters."""
     for attribute in _of_models(context, "register_comm_hook"):
         yield Found(COMMUNICATION, attribute, Action.MANUAL, _RAISES)
-    if context.plain and context.program.has("MixedPrecision"):
+    if context.in_place and context.program.has("MixedPrecision"):
         for attribute in _of_models(context, "register_forward_pre_hook"):
             yield Found(POLICY, attribute, Action.MANUAL, _CAST)
     for name, message in _ON_PARAMETERS.items():

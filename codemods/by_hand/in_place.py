@@ -65,7 +65,7 @@ def find(context: Context) -> Iterator[Found]:
     """Code of both kinds."""
     if not context.models.shards():
         return
-    if context.plain:
+    if context.in_place:
         yield from _of_wrappers(context)
     of_fsdp2 = "fully_shard" in context.file.calls and not context.references
     if of_fsdp2:
@@ -107,7 +107,7 @@ def _is_sharded(context: Context, model: ast.expr) -> bool:
     """Whether an expression can be a sharded model, be it by the name of the module that FSDP1 wrapped."""
     if context.can_be_model(model):
         return True
-    return context.plain and wrapped_of(context.models).is_inside(model, context.file)
+    return context.in_place and wrapped_of(context.models).is_inside(model, context.file)
 
 
 def _classes(context: Context) -> Iterator[tuple[ast.AST, str]]:

@@ -40,7 +40,7 @@ def find(context: Context) -> Iterator[Found]:
 
 def added_up(context: Context) -> Iterator[ast.expr]:
     """The parameters and gradients of which this rule has the shard measured, because all ranks add the results up."""
-    if not context.plain or "all_reduce" not in context.file.calls:
+    if not context.in_place or "all_reduce" not in context.file.calls:
         return
     for node in measured(context):
         if is_local_now(context, node) and is_sharded(context, node):
@@ -59,7 +59,7 @@ def _of_runtime(context: Context) -> Iterator[Found]:
 
 def is_local_now(context: Context, node: ast.expr) -> bool:
     """Whether this rule has the shard measured: where all ranks add the results up."""
-    edited = context.plain and context.program.mentions(str(context.file.path))
+    edited = context.in_place and context.program.mentions(str(context.file.path))
     return edited and _adds_up(context, node, _ELEMENTS)
 
 

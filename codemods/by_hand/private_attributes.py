@@ -164,7 +164,7 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     if call is not None:
         code = f"{context.source(owner)}.reshard()"
         message = f"Replaced by `{code}`, which frees the same parameters."
-        if context.plain:
+        if context.in_place:
             edits = lambda: [context.replace(call, code)]  # noqa: E731
             yield Found(RESHARD, call, Action.REWRITE, message, edits=edits)
         else:
@@ -172,7 +172,7 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
             yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
         return
     freeing = _freeing(context, attribute)
-    if freeing is not None and context.plain:
+    if freeing is not None and context.in_place:
         yield _freed(context, freeing, attribute)
         return
     likely = name in _UNMISTAKABLE or (name in _LIKELY and _speaks(context))

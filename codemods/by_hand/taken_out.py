@@ -79,7 +79,7 @@ def find(context: Context) -> Iterator[Found]:
         return
     leaks = [*_all_leaks(context, where_flat(context), were_flat=True)]
     leaks += _all_leaks(context, where_original(context), were_flat=False)
-    if context.plain:
+    if context.in_place:
         leaks += _children(context)
     found: dict[tuple[ast.AST, str], list[ast.expr | ast.stmt]] = {}
     local = {*added_up(context)}
@@ -100,7 +100,7 @@ def find(context: Context) -> Iterator[Found]:
 def _all_leaks(context: Context, view: Context | None, *, were_flat: bool) -> Iterator[Leak]:
     """What leaks of the models whose parameters were flat, or of those that kept theirs."""
     if view is not None and view.models.shards(view.file):
-        flow = Flow(view, _uses, were_flat=were_flat, in_place=context.plain)
+        flow = Flow(view, _uses, were_flat=were_flat, in_place=context.in_place)
         for taken_by in _TAKEN_BY:
             yield from taken_by(view, flow)
 

@@ -64,7 +64,7 @@ _CASTS = (
 @codemod()
 def find(context: Context) -> Iterator[Found]:
     """Places in the classes of units, where the constructor can reach them, and calls of methods that run units."""
-    if not context.plain:
+    if not context.in_place:
         return
     sharded = [*map(_of_constructor, constructions(context)), *_of_earlier_runs(context)]
     for each in sharded:

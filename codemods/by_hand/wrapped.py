@@ -31,7 +31,7 @@ _METHODS = {"state_dict": _STATE, "load_state_dict": _LOADED, "apply": _APPLIED}
 @codemod(words=("state_dict", ".apply(", "isinstance"))
 def find(context: Context) -> Iterator[Found]:
     """What gave a wrapper's module something else than it gives the sharded model."""
-    if not context.plain or not context.models.shards(context.file):
+    if not context.in_place or not context.models.shards(context.file):
         return
     wrapped = wrapped_of(context.models)
     file = context.file

@@ -264,7 +264,7 @@ class _Reader:
                 each.message,
                 severity=each.severity,
             )
-            if each.change is not None and not self.context.plain:
+            if each.change is not None and not self.context.in_place:
                 message = "Unchanged: `--form bridge` changes only imports."
                 finding = finding._replace(message=message)
             elif each.change is not None:

@@ -17,7 +17,7 @@ _MODULE = "Replaced by `nn.Module` in this annotation: type checkers find no `pa
 @codemod()
 def find(context: Context) -> Iterator[Found]:
     """The class in annotations, also in quotes."""
-    if not context.plain:
+    if not context.in_place:
         return
     for reference, name in (*context.references.items(), *context.quoted.items()):
         if name == CLASS and context.is_annotation(reference):

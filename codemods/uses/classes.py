@@ -75,7 +75,7 @@ def find(context: Context) -> Iterator[Found]:
     yield from _of_fsdp2(context)
     yield from _by_others(context)
     references = [node for node, name in context.references.items() if name == CLASS]
-    if not references or not context.plain:
+    if not references or not context.in_place:
         return
     of_wrappers = dict(_not_of_units(context, references))
     for reference, selects in of_wrappers.items():

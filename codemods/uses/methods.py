@@ -160,7 +160,7 @@ def _inner(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
 
 def _is_own_module(context: Context, attribute: ast.Attribute) -> bool:
     """Whether `model.module` is one that the model's class has, and not the model in a wrapper."""
-    if not context.plain or not context.program.once(_have_own_modules, context.form):
+    if not context.in_place or not context.program.once(_have_own_modules, context.form):
         return False
     if any(_is_for_ddp_alone(test) for test in _tests_above(context, attribute)):
         return False

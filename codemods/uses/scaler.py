@@ -54,7 +54,7 @@ def find(context: Context) -> Iterator[Found]:
         reason = "the class is also used without calling it"
         if len(calls) == len(references) and call is not None:
             reason, _ = _reason(context, call)
-        if call is None or reason or not context.plain:
+        if call is None or reason or not context.in_place:
             message = "Now comes from `fsdp_migrate.runtime`."
             if reason:
                 message = f"{message} Not replaced by `torch.amp.GradScaler`, because {reason}."

@@ -56,10 +56,10 @@ def find(context: Context) -> Iterator[Found]:
 
 def _of_summon(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     call = context.call_of(attribute)
-    does_nothing = context.plain and _empty(context, call) is not None
+    does_nothing = context.in_place and _empty(context, call) is not None
     if does_nothing or context.form == "torch":
         yield from _without(context, attribute, call)
-    elif context.plain and call is not None and _is_free(context, attribute):
+    elif context.in_place and call is not None and _is_free(context, attribute):
         yield _summon(context, attribute)
     else:
         message = "Still works: `fsdp_migrate.runtime` gathers whole parameters as FSDP1 did."
@@ -88,7 +88,7 @@ def _is_free(context: Context, at: ast.AST) -> bool:
 
 def _of_units(context: Context, attribute: ast.Attribute) -> Found:
     call = context.call_of(attribute)
-    if context.plain and call is not None and len(call.args) == 1 and not call.keywords:
+    if context.in_place and call is not None and len(call.args) == 1 and not call.keywords:
         return _units(context, attribute, call)
     if context.form == "torch":
         message = "FSDP2 has no such function. Use `[m for m in model.modules() if isinstance(m, FSDPModule)]`."
