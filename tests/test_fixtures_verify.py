@@ -87,8 +87,15 @@ def take_cuda_for_granted(program: Program) -> None:
     assert asked
 
 
-# tests/behaviour and tests/verify show the same of these strategies, models and calls.
-ELSEWHERE = {"hybrid", "indirect", "mnist", "strategies --strategy none"}
+# tests/behaviour and tests/verify show the same of these strategies, types, models and calls.
+ELSEWHERE = {
+    "hybrid",
+    "indirect",
+    "mnist",
+    "precision --precision bf16",
+    "rank0_loading --load rank0",
+    "strategies --strategy none",
+}
 
 # FSDP1 itself fails under dynamo on a CPU (2.13); where CUDA is emulated, nothing is compiled.
 COMPILED = [run for run in RUNS if "--compile" in run.values[1]["arguments"]]

@@ -210,7 +210,7 @@ def test_what_is_no_file(tree: Path, repository: bool) -> None:
 NAMES = [b"\x1b[31mred\x1b]0;title\x07.py", b"two\nlines.py", b"bad\xff\xfe.py", b"tab\t.py", "bidi\u202e.py".encode(), b"a`b|c<i>[x](y).py", b"-x.py", b"::error file=a::b.py"]  # fmt: skip
 
 
-@pytest.mark.parametrize("repository", [True, False])
+@pytest.mark.parametrize("repository", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_names_do_nothing_to_a_terminal(tree: Path, repository: bool) -> None:
     files = [os.path.join(os.fsencode(tree), name) for name in NAMES]
     for file in files:
