@@ -95,8 +95,10 @@ def ended(tmp_path: Path, *arguments: str) -> Run:
         ("hook", ""),
         ("no hook", ""),
         ("hook, sys.exit 5", " and left with exit status 5"),
-        ("hook, sys.exit 0", ""),
-        ("hook, os._exit 6", " and left with exit status 6"),
+        pytest.param("hook, sys.exit 0", "", marks=pytest.mark.thorough),
+        pytest.param(
+            "hook, os._exit 6", " and left with exit status 6", marks=pytest.mark.thorough
+        ),
         ("hook, in a thread", ""),
     ],
 )

@@ -21,7 +21,11 @@ def test_every_verdict_is_valid(verdict: Verdict) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("fault", [(), ("--fault", "lr")], ids=["same", "different"])
+@pytest.mark.parametrize(
+    "fault",
+    [(), pytest.param(("--fault", "lr"), marks=pytest.mark.thorough)],
+    ids=["same", "different"],
+)
 def test_the_verdict_of_a_run_is_valid(
     fault: tuple[str, ...], programs: Path, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def test_what_is_drawn_for_shards_is_taken_over(programs: Path) -> None:
 
 
 @pytest.mark.ranks
+@pytest.mark.thorough  # `weights not synchronised` of test_traps has the parameters in each run
 @pytest.mark.usefixtures("forked")
 def test_without_it_the_first_parameter_that_differs_is_named(programs: Path) -> None:
     verdict = verify(programs, "--fault", "buffer")
