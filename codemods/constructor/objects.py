@@ -7,7 +7,7 @@ from fsdp_migrate.codemods.constructor import precision, sharding
 from fsdp_migrate.codemods.constructor.construction import constructions
 from fsdp_migrate.codemods.constructor.options import Rewritten, made_here, policy_edits
 from fsdp_migrate.codemods.constructor.strategies import Strategies
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.rule import Found, Import
 from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.findings import Action
@@ -47,6 +47,8 @@ def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
         at = made.func
         removed = (made.func,)
         message = "Replaced by `MixedPrecisionPolicy`."
+        if keyword(made, "buffer_dtype", 2) is not None:
+            message = "Replaced by `MixedPrecisionPolicy`, which has no `buffer_dtype`."
     need = Import(TORCH, "MixedPrecisionPolicy", at)
     return Found(
         precision.POLICY,
