@@ -98,9 +98,12 @@ def _strings(context: Context) -> Iterator[Hit]:
                 edit = "remove that part of the name"
                 yield Hit(file, node, "looks for the name of FSDP1's wrapper", edit)
         elif text in _CLASSES and isinstance(around, ast.Compare):
-            others = [context.source(each) for each in (around.left, *around.comparators)]
-            if any("__name__" in each or "type(" in each or "__class__" in each for each in others):
-                edit = "write `isinstance(model, FSDPModule)`"
+            sides = [n for n in ast.walk(around) if isinstance(n, ast.expr) and _is_type(n)]
+            test = "isinstance(model, FSDPModule)"
+            if sides:
+                test = _isinstance(context, around, sides[0], "FSDPModule")
+            if sides or "__name__" in context.source(around):
+                edit = f"write `{test}`"
                 yield Hit(file, node, "compares the class name with FSDP1's", edit)
 
 
@@ -153,11 +156,35 @@ def _types(context: Context) -> Iterator[tuple[Hit, frozenset[str]]]:
             classes = frozenset(_modules(context, other))
             if not classes or _initializes(file, compare):
                 continue
-            edit = "write `isinstance(...)`"
+            test = _isinstance(context, compare, side, _tested(context, other, wrappers))
+            edit = f"write `{test}`"
             what = f"compares the exact class with {', '.join(sorted(classes))}"
             if wrappers.intersection(ast.walk(other)):
                 classes = frozenset()
             yield Hit(file, compare, what, edit), classes
+
+
+def _isinstance(context: Context, compare: ast.Compare, side: ast.expr, tested: str) -> str:
+    """What a comparison of the class of a module is, as a test for an instance."""
+    module = side
+    match side:
+        case ast.Call(args=[of]) | ast.Attribute(value=of):
+            module = of
+    test = f"isinstance({context.source(module)}, {tested})"
+    if isinstance(compare.ops[0], ast.NotEq | ast.IsNot | ast.NotIn):
+        test = f"not {test}"
+    return " ".join(test.split())
+
+
+def _tested(context: Context, expression: ast.expr, wrappers: set[ast.expr]) -> str:
+    """The classes of a comparison as `isinstance` takes them; FSDP1's is FSDPModule now."""
+    classes = [expression]
+    if isinstance(expression, ast.Tuple | ast.List | ast.Set):
+        classes = expression.elts
+    named = ["FSDPModule" if each in wrappers else context.source(each) for each in classes]
+    if len(named) == 1:
+        return named[0]
+    return f"({', '.join(named)})"
 
 
 def _is_type(side: ast.expr) -> bool:

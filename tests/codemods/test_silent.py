@@ -63,6 +63,15 @@ HITS = {
         "accesses parts by their position in FSDP1's wrapper",
     ),
 }
+# A comparison of classes, and the test that the finding says to write.
+TESTS = {
+    "type(model) is not FSDP": "not isinstance(model, FSDPModule)",
+    "model.__class__ in (FSDP, nn.Linear)": "isinstance(model, (FSDPModule, nn.Linear))",
+    "type(model[0]) not in (Block,)": "not isinstance(model[0], Block)",
+    "Block == type(model)": "isinstance(model, Block)",
+    "type(model).__name__ != 'FSDP'": "not isinstance(model, FSDPModule)",
+    "'FullyShardedDataParallel' in str(model.__class__)": "isinstance(model, FSDPModule)",
+}
 # The same words about something else, or to no effect.
 TWINS = {
     "a prefix that is taken off": (
@@ -130,6 +139,14 @@ def test_in_the_torch_form_it_is_for_a_person(name: str, tmp_path: Path) -> None
     assert [f.action.value for f in found] == ["manual"]
     assert what[1:] in found[0].message
     assert found[0].line == HEAD.count("\n") + 2
+
+
+@pytest.mark.parametrize("comparison", TESTS)
+def test_the_finding_has_the_test_to_write(comparison: str, tmp_path: Path) -> None:
+    text = f"def run(model):\n    return {comparison}\n"
+    program = _analysed(tmp_path, text, "torch")
+    (found,) = [f for f in program.findings if f.code == "FSDP005"]
+    assert f"write `{TESTS[comparison]}`" in found.message
 
 
 @pytest.mark.parametrize("name", TWINS)
