@@ -52,7 +52,7 @@ _FILE = click.File("w", encoding="utf-8", lazy=False)
     "links",
     multiple=True,
     type=_PATH,
-    help="A path that git ignores and the program reads, such as data/. It is linked into the copies.",
+    help="A path that the program only reads, such as data/. It is linked into the copies, and not copied.",
 )
 @click.option("--nproc", "ranks", type=click.IntRange(min=1), default=2, help="Ranks.")
 @click.option(

@@ -18,6 +18,9 @@ from fsdp_migrate.verify.errors import Unverifiable
 _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".hg", ".svn", "__pycache__", ".venv", ".tox", ".nox", ".mypy_cache", ".ruff_cache"
 )
+# A folder with more than this, such as /tmp, is hardly the program's own.
+_MOST_FILES = 10_000
+_MOST_GIGABYTES = 2
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,11 @@ def copy(
 ) -> Program:
     """Copy a script with its folder, or a repository, in which `entry` is the script.
 
-    Git ignores what is in `links`, but the copy of a repository leads there.
+    What is in `links` is not copied: the copy leads there.
     """
     repository = path.is_dir()
-    if not repository and (entry is not None or links):
-        raise Unverifiable(f"{path} is a script: --entry and --link are for a folder")
+    if not repository and entry is not None:
+        raise Unverifiable(f"{path} is a script: --entry is for a folder")
     if repository and entry is None:
         raise Unverifiable(f"{path} is a folder: {proposal(path)}")
     if repository:
@@ -75,22 +78,27 @@ def copy(
             raise Unverifiable(f"--entry {entry}: no such file in {folder}")
         raise Unverifiable(f"{path}: no such file")
     copied = target / (folder.name or "program")
-    if not repository or not _copy_listed(folder, copied):
-        _copy(folder, copied)
-    for link in links:
-        _link(link, folder, copied)
+    linked = [_goal(link, folder) for link in links]
+    if not repository or not _copy_listed(folder, copied, linked):
+        _copy(folder, copied, linked)
+    for goal in linked:
+        _link(goal, copied / goal.relative_to(folder))
     place = copied / script.relative_to(folder)
     if not place.exists():
         raise Unverifiable(f"--entry {entry}: git ignores it, so it is no part of the repository")
     return Program(name, copied, place, folder)
 
 
-def _copy_listed(source: Path, target: Path) -> bool:
+def _copy_listed(source: Path, target: Path, linked: Sequence[Path]) -> bool:
     """Copy what git lists, of nested repositories, too; False where it has no list."""
     listed = git.listed_files(source)
     if listed is None:
         return False
-    files = list(_files(source, listed))
+    files = [
+        file
+        for file in _files(source, listed)
+        if not any((source / file).is_relative_to(goal) for goal in linked)
+    ]
     for file in files:
         place = target / file
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -111,11 +119,14 @@ def _files(folder: Path, listed: list[str]) -> Iterator[Path]:
                 yield Path(name) / file
 
 
-def _link(link: Path, folder: Path, copied: Path) -> None:
+def _goal(link: Path, folder: Path) -> Path:
     goal = _below(folder, link)
     if goal is None or not goal.exists():
         raise Unverifiable(f"--link {link}: nothing of that name in {folder}")
-    place = copied / goal.relative_to(folder)
+    return goal
+
+
+def _link(goal: Path, place: Path) -> None:
     if not os.path.lexists(place):
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(goal)
@@ -157,15 +168,39 @@ def _below(folder: Path, name: Path) -> Path | None:
     return None
 
 
-def _copy(source: Path, target: Path) -> None:
+def _copy(source: Path, target: Path, linked: Sequence[Path]) -> None:
+    """Copy a folder as a whole, unless it is so large that it cannot be meant."""
+
     def ignore(folder: str, names: list[str]) -> set[str]:
         paths = {name: Path(folder, name) for name in names}
-        odd = {n for n, p in paths.items() if not (p.is_symlink() or p.is_file() or p.is_dir())}
-        return set(_LEFT_OUT(folder, names)) | odd
+        other = {name for name, path in paths.items() if _is_left_out(path, target, linked)}
+        return set(_LEFT_OUT(folder, names)) | other
 
+    files = 0
+    size = 0
+    for folder, folders, names in os.walk(source):
+        without = ignore(folder, [*folders, *names])
+        folders[:] = [name for name in folders if name not in without]
+        for name in set(names) - without:
+            files += 1
+            size += os.lstat(os.path.join(folder, name)).st_size
+        if files > _MOST_FILES or size > _MOST_GIGABYTES * 10**9:
+            raise Unverifiable(
+                f"{source} has more than {_MOST_FILES:,} files or {_MOST_GIGABYTES} GB, too much to copy: put the program "
+                "into a folder of its own, or add --link DATA for each folder there that it only reads"
+            )
     shutil.copytree(source, target, symlinks=True, ignore=ignore)
     for path in target.rglob("*"):
         _retarget(path, (source / path.relative_to(target)).parent)
+
+
+def _is_left_out(path: Path, target: Path, linked: Sequence[Path]) -> bool:
+    """Whether a path is no part of the program: a virtual environment, a socket, what holds the copy itself."""
+    if path in linked or target.is_relative_to(path):
+        return True
+    if path.is_symlink():
+        return False
+    return (path / "pyvenv.cfg").exists() or not (path.is_file() or path.is_dir())
 
 
 def _retarget(link: Path, place: Path) -> None:

@@ -103,6 +103,43 @@ def test_without_git_the_folder_is_copied(tmp_path: Path) -> None:
     assert names(program.root) == {"train.py", "data/x"}
 
 
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A script, and beside it data and a virtual environment."""
+    folder = tmp_path / "plain"
+    for name in ("train.py", "data/a", "data/b", "environment/pyvenv.cfg", "environment/lib/x.py"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("12345")
+    return folder / "train.py"
+
+
+@pytest.mark.parametrize(("limit", "value"), [("_MOST_FILES", 2), ("_MOST_GIGABYTES", 14 / 10**9)])
+def test_a_folder_that_is_too_large_is_refused(
+    limit: str, value: float, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, limit, value)
+    with pytest.raises(Unverifiable, match=r"plain has more than .*, too much to copy: .* --link"):
+        folders.copy("original", script, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+    program = folders.copy("original", script, tmp_path / "copy", links=[Path("data")])
+    assert names(program.root) == {"train.py"}
+    assert (program.root / "data").readlink() == script.parent / "data"
+
+
+def test_a_copy_does_not_hold_itself(script: Path) -> None:
+    program = folders.copy("original", script, script.parent / "temporary" / "copy")
+    assert names(program.root) == {"train.py", "data/a", "data/b"}
+
+
+def test_what_is_linked_is_not_copied(repository: Path, tmp_path: Path) -> None:
+    program = folders.copy(
+        "original", repository, tmp_path / "copy", entry=ENTRY, links=[Path("pkg"), Path("data")]
+    )
+    assert names(program.root) == LISTED - {"pkg/__init__.py"}
+    assert (program.root / "pkg").is_symlink()
+    assert (program.root / "data" / "train.txt").read_text() == "42"
+
+
 def test_what_is_not_there_is_said(repository: Path, tmp_path: Path) -> None:
     for message, how in (
         ("is a folder: name the script to run with --entry", {}),
@@ -113,7 +150,7 @@ def test_what_is_not_there_is_said(repository: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(Unverifiable, match=message):
             folders.copy("original", repository, tmp_path / str(how), **how)  # type: ignore[arg-type]
-    with pytest.raises(Unverifiable, match="--entry and --link are for a folder"):
+    with pytest.raises(Unverifiable, match="--entry is for a folder"):
         folders.copy("original", repository / ENTRY, tmp_path / "copy", entry=ENTRY)
 
 
