@@ -345,11 +345,15 @@ class Silenced:
         line = place_of(node)[0]
         if line not in self.comments:
             return False
-        codes = (self.comments[line][1] or "").upper().replace(",", " ").split()
+        codes = self.codes(line)
         is_silenced = not codes or rule.code in codes
         if is_silenced:
             self.used.add(line)
         return is_silenced
+
+    def codes(self, line: int) -> list[str]:
+        """The codes that the comment of a line names; none where it silences every rule."""
+        return (self.comments[line][1] or "").upper().replace(",", " ").split()
 
 
 def also(lines: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from fsdp_migrate.configured import Configured, project
 from fsdp_migrate.exit_codes import BROKEN_PIPE, DONE, INTERRUPTED, USAGE
@@ -43,6 +44,12 @@ class Commands(click.Group):
         module = import_module(f"fsdp_migrate.{_LATE[cmd_name]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """What a shell proposes for the first word: commands, and the options and paths of `migrate`."""
+        own = click.Context(migrate, ctx)
+        found = [*super().shell_complete(ctx, incomplete), *migrate.shell_complete(own, incomplete)]
+        return [*found, CompletionItem(incomplete, type="file")]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -103,6 +110,20 @@ def _codes(ctx: click.Context, option: click.Parameter, values: Sequence[str]) -
     return split_codes(values)
 
 
+def _complete_code(
+    ctx: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """The rules that a shell proposes for the beginning of a code, after a comma as well."""
+    from fsdp_migrate.codemods.registry import all_rules
+
+    before, comma, begun = incomplete.rpartition(",")
+    return [
+        CompletionItem(f"{before}{comma}{rule.code}", help=rule.name)
+        for rule in all_rules()
+        if rule.code.startswith(begun.upper())
+    ]
+
+
 def _shared(command: F) -> F:
     """The arguments that `migrate` and `check` have in common."""
     decorators = [
@@ -112,13 +133,15 @@ def _shared(command: F) -> F:
             multiple=True,
             metavar="CODES",
             callback=_codes,
-            help="Use only these rules, as in FSDP002,FSDP207.",
+            shell_complete=_complete_code,
+            help="Use only these rules, as in FSDP002,FSDP5; FSDP5 is all that begin with it.",
         ),
         click.option(
             "--ignore",
             multiple=True,
             metavar="CODES",
             callback=_codes,
+            shell_complete=_complete_code,
             help="Use all rules except these.",
         ),
         click.option(
@@ -266,7 +289,7 @@ def _stdin(ctx: click.Context) -> bytes | None:
 
 
 @cli.command()
-@click.argument("code", metavar="CODE_OR_NAME")
+@click.argument("code", metavar="CODE_OR_NAME", shell_complete=_complete_code)
 def explain(code: str) -> None:
     """Explain a rule, with examples."""
     from fsdp_migrate.codemods.registry import rule_for, rule_named, unknown

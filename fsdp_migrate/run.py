@@ -100,10 +100,10 @@ def _refuse_what_clashes(request: Request) -> None:
 def _known_codes(codes: frozenset[str], source: str) -> None:
     """Refuses a code that is not known: one with a slip would select nothing, in silence."""
     if codes:
-        from fsdp_migrate.codemods.registry import rule_for, unknown
+        from fsdp_migrate.codemods.registry import all_rules, unknown
 
         for code in sorted(codes):
-            if rule_for(code) is None:
+            if not any(rule.code.startswith(code) for rule in all_rules()):
                 raise click.ClickException(f"{source}: {unknown(code)}")
 
 
@@ -187,7 +187,10 @@ def _say(request: Request, report: Report, written: bool) -> None:
         lines.append(wrapped(text.summary(report), width))
         form = request.form
         if request.stdin is None:
-            steps = text.next_steps(report, request.paths, form, is_list=request.check)
+            rewrites = request.only_checks or bool(report.changes)
+            steps = text.next_steps(
+                report, request.paths, form, is_list=request.check, rewrites=rewrites
+            )
         else:
             steps = []
         lines += (_step(what, command, width) for what, command in steps)

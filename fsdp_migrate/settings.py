@@ -50,8 +50,9 @@ class Options:
     vendor: Path | None = None
 
     def takes(self, code: str) -> bool:
-        """Whether a rule is selected, and not ignored."""
-        return (not self.select or code in self.select) and code not in self.ignore
+        """Whether a rule is selected, and not ignored; `FSDP5` is for all codes that begin with it."""
+        is_selected = not self.select or code.startswith((*self.select,))
+        return is_selected and not code.startswith((*self.ignore,))
 
 
 @dataclass(frozen=True)

@@ -216,12 +216,18 @@ def _severities(findings: Iterable[Finding]) -> str:
 
 
 def next_steps(
-    report: Report, paths: Sequence[str], form: str = DEFAULT_FORM, *, is_list: bool = False
+    report: Report,
+    paths: Sequence[str],
+    form: str = DEFAULT_FORM,
+    *,
+    is_list: bool = False,
+    rewrites: bool = True,
 ) -> list[tuple[str, str]]:
     """What to do now and the command for it; nothing where nothing is left to do.
 
     Args:
         is_list: whether all findings are printed, assumptions among them.
+        rewrites: whether a file would change.
     """
     manual = report.manual
     # pre-commit names every file
@@ -247,7 +253,7 @@ def next_steps(
         if report.count()["runtime"] and not report.vendored:
             what = "copy fsdp_migrate.runtime, to run without installing fsdp-migrate"
             steps.append((what, f"fsdp-migrate {own}{chosen} --vendor DIR"))
-    elif len(report.findings) > len(manual):
+    elif rewrites and len(report.findings) > len(manual):
         steps.append(("try it on a copy", f"fsdp-migrate verify {script}{chosen}"))
         steps.append(("rewrite the files", f"fsdp-migrate {own}{chosen}"))
         if manual:

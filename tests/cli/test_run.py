@@ -217,6 +217,16 @@ def test_wrong_usage(real_cli: Cli, folder: Path, arguments: tuple[str, ...], wo
         assert words in result.err
 
 
+def test_a_second_run_does_not_propose_to_rewrite(real_cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1 + b"model = FSDP(model)\nmodel.clip_grad_norm_(1.0)\n")
+    assert "Next: rewrite the files" in real_cli(".", "--diff").err
+    assert real_cli(".", "--allow-dirty").code == 0
+    again = real_cli(".", "--allow-dirty")
+    assert "clip_grad_norm_" in (folder / "a.py").read_text()
+    assert "1 use of FSDP1" in again.text
+    assert "Next: " not in again.text
+
+
 def test_codes_with_a_slip_are_refused(real_cli: Cli, folder: Path) -> None:
     put(folder, a=FSDP1)
     assert real_cli("check", ".", "--select", "fsdp002").code == 1
@@ -225,6 +235,18 @@ def test_codes_with_a_slip_are_refused(real_cli: Cli, folder: Path) -> None:
     assert "--ignore: no rule has the code FSDP0O2; close ones: FSDP" in result.err
     (folder / "pyproject.toml").write_text('[tool.fsdp-migrate]\nselect = ["FSDP0O2"]\n')
     assert "pyproject.toml: no rule has the code FSDP0O2" in real_cli("check", ".").err
+
+
+def test_the_start_of_a_code_is_for_all_that_have_it(real_cli: Cli, folder: Path) -> None:
+    put(folder, a=FSDP1 + b"FSDP(m, use_orig_params=True)\n")
+    for chosen in (("--select", "fsdp2"), ("--ignore", "FSDP0")):
+        listed = real_cli("check", ".", "-q", *chosen).text
+        assert "FSDP206" in listed
+        assert "FSDP002" not in listed
+    (folder / "pyproject.toml").write_text('[tool.fsdp-migrate]\nselect = ["FSDP2"]\n')
+    assert (
+        real_cli("check", ".", "-q").text == real_cli("check", ".", "-q", "--select", "FSDP2").text
+    )
 
 
 @pytest.mark.parametrize(
@@ -328,3 +350,24 @@ def test_a_shell_can_complete_a_line(monkeypatch: pytest.MonkeyPatch, capsys: An
     with pytest.raises(SystemExit, match="0"):
         main()
     assert capsys.readouterr().out == "plain,--format\nplain,--form\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("explain FSDP00", "plain,FSDP005\n"),
+        ("check --select FSDP002,fsdp50", "plain,FSDP002,FSDP507\n"),
+        ("--dif", "plain,--diff\n"),
+        ("src", "file,src\n"),
+        ("ch", "plain,checkpoint\n"),
+    ],
+)
+def test_a_shell_completes_codes_and_what_needs_no_command(
+    words: str, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("_FSDP_MIGRATE_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"fsdp-migrate {words}")
+    monkeypatch.setenv("COMP_CWORD", str(1 + words.count(" ")))
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert expected in capsys.readouterr().out

@@ -100,4 +100,5 @@ def test_the_next_steps_are_named() -> None:
     ]
     assert len(next_steps(Report(FINDINGS[2:], changes=[change], wrote=True), ["."])) == 1
     assert next_steps(Report(), ["."]) == []
+    assert next_steps(Report(FINDINGS), ["."], rewrites=False) == needs_user
     assert next_steps(Report(FINDINGS), ["a.py"])[-3][1] == "fsdp-migrate verify a.py"
