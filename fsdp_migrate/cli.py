@@ -269,15 +269,22 @@ def migrate(ctx: click.Context, /, **arguments: Any) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write all current findings to this file, for --baseline, and exit 0.",
 )
+@click.option("--watch", is_flag=True, help="Check again after each change of a file.")
 @click.pass_context
-def check(ctx: click.Context, /, **arguments: Any) -> None:
+def check(ctx: click.Context, /, *, watch: bool, **arguments: Any) -> None:
     """List each use of torch's FSDP1, and how it is handled.
 
     A program whose imports come from fsdp_migrate.runtime is already migrated; --bridge also lists its uses.
     """
     from fsdp_migrate.run import Request, run
 
+    if watch and ("-" in arguments["paths"] or arguments["write_baseline"]):
+        raise click.UsageError("--watch checks files again: not with - or --write-baseline")
     request = Request(**arguments, check=True, only_checks=True, stdin=_stdin(ctx))
+    if watch:
+        from fsdp_migrate.watch import watch as check_again
+
+        check_again(request, project(ctx))
     ctx.exit(run(request, project(ctx)))
 
 

@@ -16,7 +16,7 @@ OPTIONS = (
     *("statistics", "target-torch", "vendor", "verbose"),
 )
 """The other options of `migrate` and `check` that a project can set; the command line wins."""
-ONCE = ("check", "diff", "stdin-filename", "verified", "write-baseline")
+ONCE = ("check", "diff", "stdin-filename", "verified", "watch", "write-baseline")
 """Options that say what one run does, which only the command line takes."""
 VERIFY = "verify"
 """The key of the table with the options of `verify`."""
