@@ -1,14 +1,16 @@
-"""What releases of transformers, Accelerate and axolotl make of settings, as they are and as the tool leaves them.
+"""What releases of transformers, Accelerate, axolotl and Composer make of settings, as they are and as the tool leaves them.
 
-python benchmarks/settings.py FOLDER
+python benchmarks/settings.py FOLDER [LIBRARY...]
 
 FOLDER holds an environment for each release, which is made where it is missing; torch is borrowed from the environment of
 this Python. Written are tests/codemods/libraries/releases.json, which the tests compare with, and docs/results/settings.md.
+With names of libraries, the others keep what is there of them.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -22,12 +24,13 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests" / "codemods" / "libraries"
 sys.path[:0] = [str(TESTS)]
 
+import yaml  # noqa: E402
 from release_shapes import SETTINGS, Settings  # noqa: E402
 
 from fsdp_migrate.discover import discover  # noqa: E402
 from fsdp_migrate.engine import analyse  # noqa: E402
 
-# What is installed for a release; axolotl's own lists say what belongs to it.
+# What is installed for a release; axolotl's own lists say what belongs to it. Composer's package is only read.
 RELEASES = {
     "transformers": {
         "4.57.6": ["transformers==4.57.6", "accelerate==1.10.1"],
@@ -44,6 +47,12 @@ RELEASES = {
         "0.13.2": ["transformers==4.57.6", "accelerate==1.12.0", "pydantic"],
         "0.19.0": ["transformers==5.16.1", "accelerate==1.13.0", "pydantic"],
     },
+    "composer": {each: ["accelerate==1.15.0"] for each in ("0.28.0", "0.31.0", "0.32.1")},
+}
+# Packages that are read and not installed: their name, and a file of theirs.
+READ = {
+    "axolotl": ("axolotl", "axolotl/utils/trainer.py"),
+    "composer": ("mosaicml", "composer/utils/parallelism.py"),
 }
 FACTS = TESTS / "releases.json"
 PAGE = ROOT / "docs" / "results" / "settings.md"
@@ -63,18 +72,23 @@ version 2, unless the environment says another. 5.9.0 frees parameters under FSD
 `no_shard`; axolotl 0.13.2 frees them under FSDP2 also for `shard_grad_op`. Accelerate before 1.6 passes over a version in a
 file and refuses it in Python: "Needs Accelerate 1.6" is in the finding. Units by size that transformers 5.24.0 no longer takes
 from `auto_wrap` are units by size again.
+
+Of Composer's settings nothing is rewritten: *by hand, then* is what a release makes of them once they are written as the
+finding says.
 """
 
 
-def main(folder: Path) -> None:
-    """Asks each release, and writes the facts and the page."""
+def main(folder: Path, libraries: list[str]) -> None:
+    """Asks each release of some libraries, or of all, and writes the facts and the page."""
     folder = folder.absolute()
-    facts: dict[str, dict[str, Any]] = {}
+    facts: dict[str, dict[str, Any]] = json.loads(FACTS.read_text())
     for library, releases in RELEASES.items():
+        if libraries and library not in libraries:
+            continue
         for release, packages in releases.items():
             place = folder / f"{library}-{release}"
             python = environment(place, packages)
-            package = axolotl(place, release) if library == "axolotl" else None
+            package = unpacked(place, library, release) if library in READ else None
             shapes = [each for each in SETTINGS if each.library == library]
             facts[f"{library} {release}"] = asked(python, package, shapes, library, release)
     FACTS.write_text(json.dumps(facts, indent=1) + "\n")
@@ -98,12 +112,13 @@ def environment(place: Path, packages: list[str]) -> str:
     return str(python)
 
 
-def axolotl(place: Path, release: str) -> Path:
-    """The folder of axolotl's package, taken from what it publishes: it is not installed."""
+def unpacked(place: Path, library: str, release: str) -> Path:
+    """The folder of a library's package, taken from what it publishes: it is not installed."""
+    name, file = READ[library]
     source = place / "source"
     if not source.exists():
         source.mkdir()
-        wanted = ["--no-deps", "--no-build-isolation", "-d", str(source), f"axolotl=={release}"]
+        wanted = ["--no-deps", "--no-build-isolation", "-d", str(source), f"{name}=={release}"]
         python = str(place / "bin" / "python")
         subprocess.run([python, "-m", "pip", "download", "-q", *wanted], check=True)
         (archive,) = source.iterdir()
@@ -112,26 +127,32 @@ def axolotl(place: Path, release: str) -> Path:
         else:
             with tarfile.open(archive) as packed:
                 packed.extractall(source, filter="data")
-    return next(source.rglob("axolotl/utils/trainer.py")).parents[1]
+    return next(source.rglob(file)).parents[1]
 
 
 def asked(
     python: str, package: Path | None, shapes: list[Settings], library: str, release: str
 ) -> dict[str, Any]:
     """What a release makes of each shape: `before`, `pinned` in a project with that release, `open` in any other."""
-    pinned = [migrated(shape, f"{library}=={release}") for shape in shapes]
+    name = READ[library][0] if library in READ else library
+    pinned = [migrated(shape, f"{name}=={release}") for shape in shapes]
     free = [migrated(shape, "") for shape in shapes]
     texts = {
         "before": [shape.text for shape in shapes],
         "pinned": [after for after, _ in pinned],
         "open": [after for after, _ in free],
+        "pinned, told": [
+            told(shape, says) for shape, (_, says) in zip(shapes, pinned, strict=True)
+        ],
+        "open, told": [told(shape, says) for shape, (_, says) in zip(shapes, free, strict=True)],
     }
     with tempfile.TemporaryDirectory() as made:
         for side, written in texts.items():
             folder = Path(made, side)
             folder.mkdir()
             for number, (shape, text) in enumerate(zip(shapes, written, strict=True)):
-                (folder / f"{number:02}.{shape.ending}").write_text(text)
+                if text:
+                    (folder / f"{number:02}.{shape.ending}").write_text(text)
         command = [python, str(TESTS / "meanings.py"), made, library]
         command += [str(package)] if package else []
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -144,7 +165,34 @@ def asked(
             "pinned": {**_of(pinned[number]), "means": means[f"pinned/{name}"]},
             "open": {**_of(free[number]), "means": means[f"open/{name}"]},
         }
+        for side in ("pinned", "open"):
+            if f"{side}, told/{name}" in means:
+                found[shape.title][side]["told"] = means[f"{side}, told/{name}"]
     return found
+
+
+def told(shape: Settings, says: list[str]) -> str:
+    """Composer's settings as the finding says to write them; "" where it does not, and for other libraries."""
+    if shape.library != "composer":
+        return ""
+    settings = yaml.safe_load(shape.text)
+    (said,) = says
+    home, key = settings, "fsdp_config"
+    if "parallelism_config" in settings:
+        home, key = settings["parallelism_config"], "fsdp"
+    if "Remove these settings" in said:
+        del home[key]
+    elif "Raise that requirement" in said:
+        return ""
+    else:
+        without = re.findall(r"`(\w+)`", said.partition("FSDP2 has no")[2])
+        for name in ("sharding_strategy", *without):
+            home[key].pop(name, None)
+        for name, value in re.findall(r"`(\w+): (\w+)`", said):
+            home[key][name] = yaml.safe_load(value)
+        if "`device_mesh`" in said:
+            home[key]["device_mesh"] = ["nodes", "devices"]
+    return json.dumps({"FSDP_VERSION": 2, **settings})
 
 
 def _of(migrated: tuple[str, list[str]]) -> dict[str, Any]:
@@ -166,6 +214,9 @@ def migrated(shape: Settings, needs: str) -> tuple[str, list[str]]:
 def outcome(shape: Settings, before: Any, after: dict[str, Any]) -> str:
     """What became of a shape, in a few words."""
     means = after["means"]
+    if "told" in after:
+        changed = {"text": "", "means": after["told"]}
+        return f"by hand, then {outcome(shape, before, changed)}"
     if after["text"] == shape.text:
         return "by hand"
     if isinstance(means, str):
@@ -202,4 +253,4 @@ def _cell(shape: Settings, found: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

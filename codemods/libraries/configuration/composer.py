@@ -1,8 +1,8 @@
 """FSDP1 as Composer and llm-foundry are set to use it: which settings are theirs, and what to write for FSDP2.
 
 Read from Composer 0.28.0 to 0.32.1 (`composer/utils/parallelism.py`, `Trainer._parse_parallelism_config`) and llm-foundry
-0.22.0. A dictionary is FSDP1 unless the environment has FSDP_VERSION=2, which 0.31.0 was the first to read, as it was the first
-to have `FSDP2Config`.
+0.22.0. A dictionary is FSDP1 unless the environment has FSDP_VERSION=2, which 0.31.0 was the first to read. Its `FSDP2Config`
+had no `mixed_precision`, `state_dict_type` and `load_monolith_rank0_only` yet: these came with 0.32.0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fsdp_migrate.codemods.libraries.configuration.tree import (
 )
 from fsdp_migrate.pins import Release
 
-_FIRST: Release = (0, 31)
+_FIRST: Release = (0, 32)
 # What `FSDP2Config` has of `FSDPConfig`, and more.
 _KEPT = frozenset(
     """activation_checkpointing activation_cpu_offload device_mesh load_monolith_rank0_only mixed_precision
@@ -79,8 +79,8 @@ def said_of(settings: Mapping, project: Project, *, is_python: bool = False) -> 
     releases = project.takes("mosaicml")
     if releases.all_before(_FIRST):
         return (
-            f"Selects FSDP1 in Composer, which has FSDP2 only since 0.31, and the project allows {releases.said}. "
-            "Raise that requirement, then run fsdp-migrate again."
+            "Selects FSDP1 in Composer, whose FSDP2 takes `mixed_precision` and `state_dict_type` only since 0.32, and the "
+            f"project allows {releases.said}. Raise that requirement, then run fsdp-migrate again."
         )
     strategy = table.strategy_of(settings.data("sharding_strategy", "FULL_SHARD"))
     if strategy == "NO_SHARD":
@@ -88,7 +88,7 @@ def said_of(settings: Mapping, project: Project, *, is_python: bool = False) -> 
     how = "launch with `FSDP_VERSION=2`"
     if is_python:
         how = "pass `FSDP2Config(...)` of `composer.utils`"
-    said = f"Selects FSDP1 in Composer. With Composer 0.31 or newer {how}, and write {_written(settings, strategy)}"
+    said = f"Selects FSDP1 in Composer. With Composer 0.32 or newer {how}, and write {_written(settings, strategy)}"
     gone = [name for name in ignored if name != "sharding_strategy"]
     if gone:
         said += f"; FSDP2 has no {', '.join(f'`{name}`' for name in gone)}"

@@ -1,13 +1,14 @@
-"""What a release of transformers, Accelerate or axolotl makes of settings. Runs where that release is, without this project.
+"""What a release of transformers, Accelerate, axolotl or Composer makes of settings. Runs where it is, without this project.
 
-python meanings.py FOLDER LIBRARY [AXOLOTL]
+python meanings.py FOLDER LIBRARY [PACKAGE]
 
-Printed is, as JSON, what each file of FOLDER means to the library, or how it fails there. AXOLOTL is the folder of axolotl's
-package, of which the functions that read settings are taken: the package itself needs a GPU's libraries.
+Printed is, as JSON, what each file of FOLDER means to the library, or how it fails there. PACKAGE is the folder of axolotl's
+or Composer's package, of which what reads settings is taken: the packages themselves need a GPU's libraries, and more.
 """
 
 import ast
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -25,7 +26,7 @@ UNSHARDED = {"shards": "nothing"}
 _MACHINE = SimpleNamespace(num_machines=1, num_processes=1)
 
 
-def main(folder: Path, library: str, axolotl: Path | None) -> None:
+def main(folder: Path, library: str, package: Path | None) -> None:
     """Reads all files and prints what they mean."""
     found = {}
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
@@ -37,7 +38,7 @@ def main(folder: Path, library: str, axolotl: Path | None) -> None:
             contextlib.redirect_stdout(io.StringIO()),
         ):
             try:
-                found[str(file.relative_to(folder))] = meaning(file, library, axolotl)
+                found[str(file.relative_to(folder))] = meaning(file, library, package)
             except Exception as error:
                 found[str(file.relative_to(folder))] = (
                     f"{type(error).__name__}: {error}".splitlines()[0]
@@ -45,7 +46,7 @@ def main(folder: Path, library: str, axolotl: Path | None) -> None:
     json.dump(found, sys.stdout)
 
 
-def meaning(path: Path, library: str, axolotl: Path | None) -> Any:
+def meaning(path: Path, library: str, package: Path | None) -> Any:
     """What one file means."""
     if path.suffix == ".py":
         names: dict[str, Any] = {}
@@ -58,8 +59,11 @@ def meaning(path: Path, library: str, axolotl: Path | None) -> Any:
     read = json.loads if path.suffix == ".json" else yaml.safe_load
     settings = read(path.read_text())
     if library == "axolotl":
-        assert axolotl is not None
-        return of_axolotl(settings, axolotl)
+        assert package is not None
+        return of_axolotl(settings, package)
+    if library == "composer":
+        assert package is not None
+        return of_composer(settings, package)
     from transformers import TrainingArguments
 
     return of_arguments(TrainingArguments(**settings.get("train", settings)))
@@ -139,6 +143,42 @@ def of_axolotl(settings: dict[str, Any], package: Path) -> dict[str, Any]:
         inner = {key.lstrip("fsdp_"): value for key, value in inner.items()}
     given = {"fsdp": config.fsdp or True, "fsdp_config": inner}
     return of_arguments(TrainingArguments(output_dir="out", use_cpu=True, **given))
+
+
+def of_composer(settings: dict[str, Any], package: Path) -> dict[str, Any]:
+    """As a release of Composer reads its settings of FSDP; `FSDP_VERSION` among them is that of the environment."""
+    spec = importlib.util.spec_from_file_location("parallelism", package / "utils/parallelism.py")
+    assert spec is not None
+    assert spec.loader is not None
+    parallelism = sys.modules["parallelism"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(parallelism)
+    given = settings.get("parallelism_config", {}).get("fsdp") or settings.get("fsdp_config")
+    if given is None or given.get("sharding_strategy") == "NO_SHARD":
+        return UNSHARDED
+    reads_version = "FSDP_VERSION" in (package / "trainer" / "trainer.py").read_text()
+    if not (reads_version and settings.get("FSDP_VERSION") == 2):
+        config = parallelism.FSDPConfig(**given)
+        copies = config.data_parallel_replicate_degree or config.sharding_strategy == "HYBRID_SHARD"
+        frees = config.sharding_strategy != "SHARD_GRAD_OP"
+        offloads = config.cpu_offload
+        version = 1
+    else:
+        config = parallelism.FSDP2Config.from_compatible_attrs(given)
+        copies = config.device_mesh
+        frees = config.reshard_after_forward
+        offloads = False
+        version = 2
+    return {
+        "version": version,
+        "shards": "over each node" if copies else "over all",
+        "frees": frees,
+        "offloads": offloads,
+        "saves": config.state_dict_type,
+        "checkpoints": config.activation_checkpointing,
+        "offloads activations": config.activation_cpu_offload,
+        "loads on rank 0": config.load_monolith_rank0_only,
+        "computes in": getattr(config, "mixed_precision", "DEFAULT"),
+    }
 
 
 def _functions(path: Path, names: list[str]) -> list[ast.FunctionDef]:

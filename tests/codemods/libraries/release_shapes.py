@@ -1,4 +1,4 @@
-"""Settings of transformers, Accelerate and axolotl, which their releases read in different ways."""
+"""Settings of transformers, Accelerate, axolotl and Composer, which their releases read in different ways."""
 
 from __future__ import annotations
 
@@ -248,4 +248,37 @@ AXOLOTL = [
     ),
 ]
 
-SETTINGS = [*TRANSFORMERS, *ACCELERATE, *AXOLOTL]
+
+def _composer(title: str, *lines: str) -> Settings:
+    given = "".join(f"  {line}\n" for line in lines)
+    return Settings("composer", title, f"max_duration: 1ep\nfsdp_config:\n{given}")
+
+
+COMPOSER = [
+    _composer("FULL_SHARD", "sharding_strategy: FULL_SHARD"),
+    _composer("SHARD_GRAD_OP", "sharding_strategy: SHARD_GRAD_OP", "mixed_precision: DEFAULT"),
+    _composer("no strategy", "mixed_precision: PURE"),
+    _composer(
+        "a recipe of llm-foundry",
+        "sharding_strategy: FULL_SHARD",
+        "mixed_precision: PURE",
+        "activation_checkpointing: true",
+        "activation_checkpointing_reentrant: false",
+        "activation_cpu_offload: true",
+        "limit_all_gathers: true",
+    ),
+    _composer("HYBRID_SHARD", "sharding_strategy: HYBRID_SHARD", "mixed_precision: PURE"),
+    _composer("copies by their number", "data_parallel_replicate_degree: 2", "verbose: true"),
+    _composer("NO_SHARD", "sharding_strategy: NO_SHARD"),
+    _composer("sharded states", "sharding_strategy: FULL_SHARD", "state_dict_type: sharded"),
+    _composer("loading on rank 0", "load_monolith_rank0_only: true", "sync_module_states: true"),
+    _composer("offloading", "sharding_strategy: FULL_SHARD", "cpu_offload: true"),
+    _composer("prefetching", "backward_prefetch: BACKWARD_PRE", "forward_prefetch: true"),
+    Settings(
+        "composer",
+        "parallelism_config",
+        "parallelism_config:\n  fsdp:\n    sharding_strategy: SHARD_GRAD_OP\n    state_dict_type: full\n",
+    ),
+]
+
+SETTINGS = [*TRANSFORMERS, *ACCELERATE, *AXOLOTL, *COMPOSER]

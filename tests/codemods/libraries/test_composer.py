@@ -74,6 +74,6 @@ def test_a_composer_without_fsdp2_is_named(tmp_path: Path) -> None:
     text = "max_duration: 1ep\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n"
     _, said = migrated(tmp_path, "mosaicml[nlp]==0.28.0", text)
     assert (
-        "only since 0.31, and the project allows mosaicml[nlp]==0.28.0 of requirements.txt:1"
+        "only since 0.32, and the project allows mosaicml[nlp]==0.28.0 of requirements.txt:1"
         in said
     )

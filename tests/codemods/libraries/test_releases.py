@@ -32,7 +32,7 @@ def test_a_release_reads_what_is_written_for_it(
 ) -> None:
     facts = FACTS[release][shape.title]
     before, after = facts["before"], facts["pinned"]
-    library, number = release.split()
+    library, number = release.replace("composer", "mosaicml").split()
     made, _ = migrated(tmp_path, f"{library}=={number}", shape.text, f"settings.{shape.ending}")
     assert made == after["text"], "run benchmarks/settings.py: what is written has changed"
     if made == shape.text:
@@ -63,6 +63,22 @@ def test_without_a_limit_it_trains_the_same(release: str, shape: Settings, tmp_p
     assert not _differs(before, after["means"]) - _SAID.get(release, set()) - said
 
 
+@pytest.mark.parametrize("side", ["pinned", "open"])
+@pytest.mark.parametrize("shape", [each.title for each in SETTINGS if each.library == "composer"])
+def test_composer_trains_the_same_with_what_the_finding_says(shape: str, side: str) -> None:
+    facts = FACTS["composer 0.32.1"][shape]
+    before, told = facts["before"], facts[side]["told"]
+    assert told.get("version", 2) == 2
+    assert _differs(before, told) == ({"offloads"} if shape == "offloading" else set())
+
+
+@pytest.mark.parametrize("release", ["composer 0.28.0", "composer 0.31.0"])
+def test_an_older_composer_is_to_be_raised(release: str) -> None:
+    for facts in FACTS[release].values():
+        assert "told" not in facts["pinned"]
+        assert "Raise that requirement" in facts["pinned"]["says"][0]
+
+
 def _differs(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
     """What differs of two meanings; nothing is left of the others where nothing is sharded."""
     if "frees" not in after:
@@ -71,7 +87,7 @@ def _differs(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
 
 
 def test_twelve_shapes_and_two_releases_of_each_library() -> None:
-    for library in ("transformers", "accelerate", "axolotl"):
+    for library in ("transformers", "accelerate", "axolotl", "composer"):
         assert len([shape for shape in SETTINGS if shape.library == library]) >= 12
         assert len([release for release in FACTS if release.startswith(library)]) >= 2
 
