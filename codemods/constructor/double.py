@@ -8,7 +8,9 @@ import ast
 
 from fsdp_migrate.codemods.constructor.construction import DIRECT, WRAP, Construction
 from fsdp_migrate.codemods.constructor.outcome import Form
+from fsdp_migrate.codemods.constructor.remarks import remarks
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.edit.text import indentation, line_start, newline
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import CLASS
@@ -38,7 +40,6 @@ def wrapped_by(construction: Construction) -> Construction | None:
 
 def form_of(construction: Construction) -> Form:
     """What becomes of the outer one."""
-    context = construction.context
     call = construction.call
     module = construction.module
     assert module is not None
@@ -47,7 +48,7 @@ def form_of(construction: Construction) -> Form:
     given = [value for value in values_given(call) if value is not module]
     return Form(
         _GONE,
-        lambda: _edits(context, call, module),
+        lambda: _edits(construction, module),
         (),
         (call.func, *given),
         dict.fromkeys(names, _NOTHING),
@@ -101,16 +102,22 @@ def _binds(node: ast.AST, name: str) -> bool:
     return f"{name}.".startswith(f"{ast.unparse(node)}.")
 
 
-def _edits(context: Context, call: ast.Call, module: ast.expr) -> list[Edit]:
+def _edits(construction: Construction, module: ast.expr) -> list[Edit]:
     """The edits that take the outer call away; one around the inner call goes with the inner one's statement."""
+    context = construction.context
     if isinstance(module, ast.Call):
         return []
-    statement = context.file.statement(call)
-    call = outermost(context, call)
+    statement = context.file.statement(construction.call)
+    call = outermost(context, construction.call)
     match statement:
         case ast.Expr():
             return [context.remove_or_pass(statement)]
         case ast.Assign(targets=[target], value=value) if value is call:
             if ast.unparse(target) == ast.unparse(module):
                 return [context.remove_or_pass(statement)]
-    return [context.replace(call, context.source(module))]
+    code = context.source(module)
+    kept, gone = remarks(construction, code, call)
+    above = line_start(context.file, statement)
+    indent = indentation(context.file, statement)
+    lines = [Edit(above, above, indent + each + newline(context.file)) for each in kept]
+    return [*lines, Edit(*context.file.span(call), code, gone)]
