@@ -49,6 +49,28 @@ class Last(Counted):
     pass
 
 
+class Checked(nn.Module):
+    """Its subclasses must say how wide they are, and none is made of another's."""
+
+    width: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(self.width, self.width)
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if "width" not in vars(cls):
+            raise TypeError(f"{cls.__name__} has no width")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(self.a(x))
+
+
+class Wide(Checked):
+    width = 6
+
+
 class OwnMethods(nn.Module):
     """Methods that have the names of FSDP2's."""
 
@@ -124,6 +146,7 @@ class ByOrder(nn.Linear):
 CLASSES: dict[str, tuple[Any, ...]] = {
     "registered_by_a_keyword": ("A class may ask its subclasses for a keyword.", Mlp),
     "counted_subclasses": ("A class that counts its subclasses has none more.", Last),
+    "checked_subclasses": ("A class may refuse a subclass that does not define something.", Wide),
     "own_methods": ("Methods of a model may be called `reshard` and `unshard`.", OwnMethods),
     "own_parts": ("Layers and parameters may be called `reshard` and `unshard`.", OwnParts),
     "own_attributes": ("Attributes may have such names, and be inherited.", OwnAttributes),
