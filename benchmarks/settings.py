@@ -1,4 +1,4 @@
-"""What releases of transformers, Accelerate, axolotl and Composer make of settings, as they are and as the tool leaves them.
+"""What releases of libraries make of settings, as they are and as the tool leaves them.
 
 python benchmarks/settings.py FOLDER [LIBRARY...]
 
@@ -48,6 +48,10 @@ RELEASES = {
         "0.19.0": ["transformers==5.16.1", "accelerate==1.13.0", "pydantic"],
     },
     "composer": {each: ["accelerate==1.15.0"] for each in ("0.28.0", "0.31.0", "0.32.1")},
+    "lightning": {
+        "2.2.5": ["lightning==2.2.5", "accelerate==1.15.0", "setuptools<81"],
+        "2.6.6": ["lightning==2.6.6", "accelerate==1.15.0"],
+    },
 }
 # Packages that are read and not installed: their name, and a file of theirs.
 READ = {
@@ -73,8 +77,9 @@ version 2, unless the environment says another. 5.9.0 frees parameters under FSD
 file and refuses it in Python: "Needs Accelerate 1.6" is in the finding. Units by size that transformers 5.24.0 no longer takes
 from `auto_wrap` are units by size again.
 
-Of Composer's settings nothing is rewritten: *by hand, then* is what a release makes of them once they are written as the
-finding says.
+Of the settings of Composer and Lightning nothing is rewritten: *by hand, then* is what a release makes of them once they are
+written as the finding says. It names the first release that has what it says: 0.32 of Composer, 2.3 of Lightning, where
+`configure_model` shards the model, and so decides all else.
 """
 
 
@@ -152,7 +157,7 @@ def asked(
             folder.mkdir()
             for number, (shape, text) in enumerate(zip(shapes, written, strict=True)):
                 if text:
-                    (folder / f"{number:02}.{shape.ending}").write_text(text)
+                    (folder / f"{number:02}.{_ending(shape, side)}").write_text(text)
         command = [python, str(TESTS / "meanings.py"), made, library]
         command += [str(package)] if package else []
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
@@ -166,13 +171,38 @@ def asked(
             "open": {**_of(free[number]), "means": means[f"open/{name}"]},
         }
         for side in ("pinned", "open"):
-            if f"{side}, told/{name}" in means:
-                found[shape.title][side]["told"] = means[f"{side}, told/{name}"]
+            place = f"{side}, told/{number:02}.{_ending(shape, f'{side}, told')}"
+            if place in means:
+                found[shape.title][side]["told"] = means[place]
     return found
 
 
+_LIGHTNING = """\
+from lightning.pytorch import Trainer
+from lightning.pytorch.strategies import ModelParallelStrategy
+
+strategy = ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1)
+made = Trainer(strategy=strategy, accelerator="cuda", devices=2)
+"""
+
+_FABRIC = """\
+from lightning.fabric import Fabric
+from lightning.fabric.strategies import ModelParallelStrategy
+
+
+def parallelize(model, device_mesh):
+    return model
+
+
+strategy = ModelParallelStrategy(parallelize, data_parallel_size=2, tensor_parallel_size=1)
+made = Fabric(strategy=strategy, accelerator="cuda", devices=2)
+"""
+
+
 def told(shape: Settings, says: list[str]) -> str:
-    """Composer's settings as the finding says to write them; "" where it does not, and for other libraries."""
+    """Settings as the finding says to write them, where nothing is rewritten; "" where it does not."""
+    if shape.library == "lightning":
+        return _FABRIC if "parallelize" in says[0] else _LIGHTNING
     if shape.library != "composer":
         return ""
     settings = yaml.safe_load(shape.text)
@@ -193,6 +223,13 @@ def told(shape: Settings, says: list[str]) -> str:
         if "`device_mesh`" in said:
             home[key]["device_mesh"] = ["nodes", "devices"]
     return json.dumps({"FSDP_VERSION": 2, **settings})
+
+
+def _ending(shape: Settings, side: str) -> str:
+    """The ending of a file; what Lightning is told is Python."""
+    if shape.library == "lightning" and side.endswith("told"):
+        return "py"
+    return shape.ending
 
 
 def _of(migrated: tuple[str, list[str]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries import rules
 from fsdp_migrate.codemods.libraries.configuration.table import (
     LIGHTNING_NAMES,
+    STRATEGY_OF_FABRIC,
     STRATEGY_OF_LIGHTNING,
 )
 from fsdp_migrate.codemods.registry import codemod
@@ -15,6 +16,7 @@ from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.findings import Action
 
 _PACKAGES = ("lightning.", "lightning_fabric.", "pytorch_lightning.")
+_FABRIC = re.compile(r"\bfabric\b|\bFabric$|\blightning_fabric\b")
 _CLASSES = (".FSDPStrategy", ".DDPFullyShardedNativeStrategy")
 _IMPORTS = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+(?:lightning|pytorch_lightning)\b", re.MULTILINE
@@ -40,10 +42,21 @@ def find(context: Context) -> Iterator[Found]:
             name = known.node
         if path.endswith(_CLASSES) or _is_name(name):
             spoken.add(name or call)
-            yield Found(rules.LIGHTNING, call, Action.MANUAL, STRATEGY_OF_LIGHTNING)
+            yield Found(rules.LIGHTNING, call, Action.MANUAL, _said(path))
+    # A name alone is taken by what the file imports.
+    own = "Trainer"
+    if "Trainer" not in context.file.text and "Fabric" in context.file.text:
+        own = "Fabric"
     for constant in context.file.of(ast.Constant):
         if constant not in spoken and _is_name(constant) and _is_given(context, constant):
-            yield Found(rules.LIGHTNING, constant, Action.MANUAL, STRATEGY_OF_LIGHTNING)
+            yield Found(rules.LIGHTNING, constant, Action.MANUAL, _said(own))
+
+
+def _said(path: str) -> str:
+    """What to write, for the name of what takes the strategy: Fabric has no `configure_model`."""
+    if _FABRIC.search(path):
+        return STRATEGY_OF_FABRIC
+    return STRATEGY_OF_LIGHTNING
 
 
 def _is_name(node: ast.AST | None) -> bool:

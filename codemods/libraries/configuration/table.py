@@ -103,6 +103,11 @@ STRATEGY_OF_LIGHTNING = (
     "Selects FSDP1 in Lightning. Use `ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1)` of "
     "Lightning 2.3, and call `fully_shard` with `mesh=self.device_mesh['data_parallel']` in `configure_model`."
 )
+STRATEGY_OF_FABRIC = (
+    "Selects FSDP1 in Lightning's Fabric. Use `ModelParallelStrategy(parallelize, data_parallel_size=<processes>, "
+    "tensor_parallel_size=1)` of `lightning.fabric.strategies` (Lightning 2.3), with a function `parallelize(model, "
+    "device_mesh)` that calls `fully_shard` with `mesh=device_mesh['data_parallel']` and returns the model."
+)
 
 
 @dataclass(frozen=True)

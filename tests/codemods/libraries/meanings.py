@@ -1,4 +1,4 @@
-"""What a release of transformers, Accelerate, axolotl or Composer makes of settings. Runs where it is, without this project.
+"""What a release of transformers, Accelerate, axolotl, Composer or Lightning makes of settings. Runs where that is.
 
 python meanings.py FOLDER LIBRARY [PACKAGE]
 
@@ -41,7 +41,7 @@ def main(folder: Path, library: str, package: Path | None) -> None:
                 found[str(file.relative_to(folder))] = meaning(file, library, package)
             except Exception as error:
                 found[str(file.relative_to(folder))] = (
-                    f"{type(error).__name__}: {error}".splitlines()[0]
+                    f"{type(error).__name__}: {error}".splitlines()[0].partition(" (/")[0]
                 )
     json.dump(found, sys.stdout)
 
@@ -50,6 +50,8 @@ def meaning(path: Path, library: str, package: Path | None) -> Any:
     """What one file means."""
     if path.suffix == ".py":
         names: dict[str, Any] = {}
+        if library == "lightning":
+            return of_lightning(path.read_text())
         exec(path.read_text(), names)
         if "plugin" in names:
             return said(names["plugin"], None, _MACHINE)
@@ -61,6 +63,10 @@ def meaning(path: Path, library: str, package: Path | None) -> Any:
     if library == "axolotl":
         assert package is not None
         return of_axolotl(settings, package)
+    if library == "lightning":
+        return of_lightning(
+            f"from lightning.pytorch import Trainer\nmade = Trainer(**{settings['trainer']})\n"
+        )
     if library == "composer":
         assert package is not None
         return of_composer(settings, package)
@@ -178,6 +184,31 @@ def of_composer(settings: dict[str, Any], package: Path) -> dict[str, Any]:
         "offloads activations": config.activation_cpu_offload,
         "loads on rank 0": config.load_monolith_rank0_only,
         "computes in": getattr(config, "mixed_precision", "DEFAULT"),
+    }
+
+
+def of_lightning(program: str) -> dict[str, Any]:
+    """As a release of Lightning makes the strategy of a Trainer or a Fabric, on a machine that seems to have two GPUs."""
+    names: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+        for home in ("fabric", "pytorch"):
+            cuda = f"lightning.{home}.accelerators.cuda"
+            stack.enter_context(mock.patch(f"{cuda}.num_cuda_devices", return_value=2))
+            stack.enter_context(
+                mock.patch(f"{cuda}.CUDAAccelerator.is_available", return_value=True)
+            )
+        exec(program, names)
+    made = names["made"]
+    strategy = getattr(made, "_strategy", None) or made.strategy
+    if type(strategy).__name__ == "ModelParallelStrategy":
+        return {"version": 2, "shards": "over all"}
+    name = strategy.sharding_strategy.name
+    return {
+        "version": 1,
+        "shards": "over all",
+        "frees": name == "FULL_SHARD",
+        "offloads": strategy.cpu_offload.offload_params,
+        "saves": strategy._state_dict_type,
     }
 
 

@@ -1,4 +1,4 @@
-"""Settings of transformers, Accelerate, axolotl and Composer, which their releases read in different ways."""
+"""Settings of transformers, Accelerate, axolotl, Composer and Lightning, which their releases read in different ways."""
 
 from __future__ import annotations
 
@@ -281,4 +281,43 @@ COMPOSER = [
     ),
 ]
 
-SETTINGS = [*TRANSFORMERS, *ACCELERATE, *AXOLOTL, *COMPOSER]
+_DEVICES = 'accelerator="cuda", devices=2'
+
+
+def _lightning(title: str, strategy: str, made_by: str = "Trainer", before: str = "") -> Settings:
+    package = "fabric" if made_by == "Fabric" else "pytorch"
+    imported = f"from lightning.{package} import {made_by}\n"
+    if "FSDPStrategy" in strategy + before:
+        imported += f"from lightning.{package}.strategies import FSDPStrategy\n"
+    made = f"made = {made_by}({strategy}, {_DEVICES})\n"
+    return Settings("lightning", title, f"{imported}\n{before}{made}", "py")
+
+
+LIGHTNING = [
+    _lightning("a name", 'strategy="fsdp"'),
+    _lightning("a name, offloaded", 'strategy="fsdp_cpu_offload"'),
+    _lightning("Fabric, a name", 'strategy="fsdp"', "Fabric"),
+    _lightning("the class", "strategy=FSDPStrategy()"),
+    _lightning(
+        "a strategy of sharding", 'strategy=FSDPStrategy(sharding_strategy="SHARD_GRAD_OP")'
+    ),
+    _lightning(
+        "units by class",
+        "strategy=FSDPStrategy(auto_wrap_policy={nn.Linear})",
+        before="from torch import nn\n\n",
+    ),
+    _lightning("the class, offloaded", "strategy=FSDPStrategy(cpu_offload=True)"),
+    _lightning("whole states", 'strategy=FSDPStrategy(state_dict_type="full")'),
+    _lightning(
+        "a dictionary that is unpacked", "**settings", before='settings = {"strategy": "fsdp"}\n'
+    ),
+    _lightning("a variable", "strategy=strategy", before='strategy = "fsdp"\n'),
+    _lightning("Fabric, the class", "strategy=FSDPStrategy()", "Fabric"),
+    Settings(
+        "lightning",
+        "a file of LightningCLI",
+        "trainer:\n  accelerator: cuda\n  devices: 2\n  strategy: fsdp\n",
+    ),
+]
+
+SETTINGS = [*TRANSFORMERS, *ACCELERATE, *AXOLOTL, *COMPOSER, *LIGHTNING]

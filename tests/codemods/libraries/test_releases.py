@@ -88,7 +88,7 @@ def _differs(before: dict[str, Any], after: dict[str, Any]) -> set[str]:
 
 
 def test_twelve_shapes_and_two_releases_of_each_library() -> None:
-    for library in ("transformers", "accelerate", "axolotl", "composer"):
+    for library in ("transformers", "accelerate", "axolotl", "composer", "lightning"):
         assert len([shape for shape in SETTINGS if shape.library == library]) >= 12
         assert len([release for release in FACTS if release.startswith(library)]) >= 2
 
