@@ -63,8 +63,11 @@ def behind_findings(
     left = next((note for note in notes if BY_HAND in note), "")
     if cause is None or cause.name not in ("rounding", "unknown") or not left:
         return cause
-    advice = f"Do what the findings say, and verify again. If the runs still differ: {cause.title}. {cause.advice}"
-    return Cause("by-hand", left, advice)
+    then = f"If the runs still differ: {cause.title}."
+    if cause.name == "unknown":
+        then = "If the runs still differ, the records show no cause."
+    advice = f"Do what the findings say, and verify again. {then} {cause.advice}"
+    return Cause("by-hand", left.rstrip("."), advice)
 
 
 def at_line(cause: Cause | None, lines: Sequence[Line]) -> Cause | None:

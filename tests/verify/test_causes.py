@@ -68,7 +68,7 @@ def test_a_cause_is_named_where_the_records_show_it(one: Run, other: Run, expect
 
 def test_findings_by_hand_come_before_a_guess() -> None:
     found = causes.Cause("rounding", "the model computes in bfloat16", "Sums may differ.")
-    note = f"2 findings need {causes.BY_HAND}507 at train.py:3, ..."
+    note = f"2 findings need {causes.BY_HAND}507 at train.py:3: Use it"
     after = causes.behind_findings(found, ["another note", note])
     assert after is not None
     assert (after.name, after.title) == ("by-hand", note)
@@ -76,6 +76,13 @@ def test_findings_by_hand_come_before_a_guess() -> None:
         "If the runs still differ: the model computes in bfloat16. Sums may differ."
     )
     assert causes.behind_findings(found, ["another note"]) is found
+    told = f"{note}: FSDP529 at a.py:1: Use `x`."
+    unknown = causes.behind_findings(causes.Cause("unknown", "not known", "Look at it."), [told])
+    assert unknown is not None
+    assert f"{unknown.title}. {unknown.advice}" == (
+        f"{told} Do what the findings say, and verify again. "
+        "If the runs still differ, the records show no cause. Look at it."
+    )
     shown = replace(found, name="learning-rate")
     assert causes.behind_findings(shown, [note]) is shown
     assert causes.behind_findings(None, [note]) is None
