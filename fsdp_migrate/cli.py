@@ -49,7 +49,8 @@ class Commands(click.Group):
         """What a shell proposes for the first word: commands, and the options and paths of `migrate`."""
         own = click.Context(migrate, ctx)
         found = [*super().shell_complete(ctx, incomplete), *migrate.shell_complete(own, incomplete)]
-        return [*found, CompletionItem(incomplete, type="file")]
+        # Bash forgets all other proposals where one is for files.
+        return found or [CompletionItem(incomplete, type="file")]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -359,7 +359,7 @@ def test_a_shell_can_complete_a_line(monkeypatch: pytest.MonkeyPatch, capsys: An
         ("check --select FSDP002,fsdp50", "plain,FSDP002,FSDP507\n"),
         ("--dif", "plain,--diff\n"),
         ("src", "file,src\n"),
-        ("ch", "plain,checkpoint\n"),
+        ("ch", "plain,check\nplain,checkpoint\n"),
     ],
 )
 def test_a_shell_completes_codes_and_what_needs_no_command(
@@ -370,4 +370,6 @@ def test_a_shell_completes_codes_and_what_needs_no_command(
     monkeypatch.setenv("COMP_CWORD", str(1 + words.count(" ")))
     with pytest.raises(SystemExit, match="0"):
         main()
-    assert expected in capsys.readouterr().out
+    proposed = capsys.readouterr().out
+    assert expected in proposed
+    assert ("file," in proposed) == expected.startswith("file,")
