@@ -59,7 +59,8 @@ def behind_findings(
     `saving` are the findings on what the program saves.
     """
     if cause is not None and cause.name == "file-layout" and saving:
-        return Cause("by-hand", saving[0], f"{cause.title}. {cause.advice}")
+        advice = f"In the files, {cause.title}. {cause.advice}"
+        return Cause("by-hand", saving[0].rstrip("."), advice)
     left = next((note for note in notes if BY_HAND in note), "")
     if cause is None or cause.name not in ("rounding", "unknown") or not left:
         return cause

@@ -115,9 +115,10 @@ def test_a_file_of_shards_has_its_cause_and_the_finding_on_it() -> None:
     assert found is not None
     assert found.name == "file-layout"
     assert "weights_only=True" in found.advice
-    known = causes.behind_findings(found, [], ["FSDP335 at train.py:9"])
+    known = causes.behind_findings(found, [], ["FSDP335 at train.py:9: Save it whole."])
     assert known is not None
-    assert (known.name, known.title) == ("by-hand", "FSDP335 at train.py:9")
+    assert (known.name, known.title) == ("by-hand", "FSDP335 at train.py:9: Save it whole")
+    assert known.advice.startswith("In the files, one program saves plain tensors")
     values = causes.find(replace(first, text="w by up to 0.5"), RIGHT, RIGHT, "")
     assert values is not None
     assert values.name == "unknown"
