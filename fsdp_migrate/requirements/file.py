@@ -125,9 +125,6 @@ class Declaration:
         severity = None
         if action is Action.MANUAL:
             severity = rule.severity
-        severity = None
-        if action is Action.MANUAL:
-            severity = rule.severity
         finding = Finding(
             path=shown_path(self.path),
             line=line,
