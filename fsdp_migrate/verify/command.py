@@ -24,6 +24,10 @@ _PATH = click.Path(path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 # Opened before the programs run: a path that cannot be written is said at once.
 _FILE = click.File("w", encoding="utf-8", lazy=False)
+_AFTER_FAILURE = {
+    "original": "Nothing was compared: the program fails without a migration. Repair it, then verify again.",
+    "migrated": "Nothing was compared. Repair what the migrated program fails at, then verify again.",
+}
 
 
 @click.command(
@@ -181,6 +185,7 @@ def verify_command(
         say("\n".join([failure.details, *failure.before]), err=True)
         message = wrapped(f"fsdp-migrate verify: {failure}", columns(err=True))
         say(message, err=True, fg="red", bold=True)
+        say(wrapped(_AFTER_FAILURE[failure.which], columns(err=True)), err=True)
         if summary is not None:
             summary.write(markdown_of_failure(failure, name))
         context.exit(3)

@@ -6,6 +6,7 @@ import time
 import types
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner
@@ -160,6 +161,27 @@ def test_a_program_that_crashes_under_torchrun(programs: Path) -> None:
     assert 'raise ValueError("no such thing' in caught.value.details
     assert "rank 0 said last:\n  step 1 done\n  step 2 done" in caught.value.details
     assert "rank 1 said last:\n  step 1 done\n  step 2 done" in caught.value.details
+
+
+@pytest.mark.parametrize(
+    ("which", "said"),
+    [
+        ("original", "the program fails without a migration"),
+        ("migrated", "Repair what the migrated"),
+    ],
+)
+def test_a_failure_says_that_nothing_was_compared(
+    which: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    failed = Mock(side_effect=ProgramFailed(which, "rank 1 raised ValueError", "the trace"))
+    monkeypatch.setattr("fsdp_migrate.verify.command.verify", failed)
+    result = CliRunner().invoke(verify_command, [str(tmp_path / "train.py")])
+    assert result.exit_code == 3
+    failure, after = result.output.splitlines()[-2:]
+    assert f"the {which} program failed: rank 1 raised ValueError" in failure
+    assert after.startswith("Nothing was compared")
+    assert said in after
 
 
 LIMIT = 100.0
