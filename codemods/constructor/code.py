@@ -170,8 +170,8 @@ class Code:
             arguments = {**self.child}
             del arguments["mp_policy"]
             if self.casts:
-                other = f"MixedPrecisionPolicy(output_dtype={policy}.param_dtype)"
-                arguments["mp_policy"] = other
+                given = f"param_dtype=torch.float32, output_dtype={policy}.param_dtype"
+                arguments["mp_policy"] = f"MixedPrecisionPolicy({given})"
             lines[-1:] = [
                 f"{inside}if isinstance({self.unit}, {self.exempt}):",
                 f"{inside}    # As under FSDP1, in float32",

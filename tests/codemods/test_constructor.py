@@ -353,7 +353,9 @@ with like_fsdp1(model):
             # As under FSDP1, in float32
             fully_shard(
                 module,
-                mp_policy=MixedPrecisionPolicy(output_dtype=mp_policy.param_dtype),
+                mp_policy=MixedPrecisionPolicy(
+                    param_dtype=torch.float32, output_dtype=mp_policy.param_dtype
+                ),
             )
         elif isinstance(module, Block):
             # As under FSDP1, only the root casts its inputs

@@ -16,8 +16,13 @@ pytestmark = pytest.mark.gpu
 
 # Its optimizer is made above the sharding, or its first weights are drawn for shards; a finding of the torch form says so.
 DIFFERENT = {("order", "torch"), ("meta_init", "torch")}
-# A call is left on FSDP1, whose parameters one optimizer has beside DTensors: CUDA's takes no such mixture.
-UNFINISHED = {("indirect", "torch")}
+# Programs of the torch form of which a finding says what is left by hand, and the error that they end with until then.
+UNFINISHED = {
+    # A call is left on FSDP1, whose parameters one optimizer has beside DTensors: CUDA's takes no such mixture.
+    ("indirect", ""): r"got mixed torch\.Tensor and DTensor",
+    # What `load_sharded_optimizer_state_dict` reads are tensors of a former class.
+    ("resume", "sharded"): r"torch function '_foreach_lerp_', with args: \(\[ShardedTensor",
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -44,8 +49,9 @@ def test_original_and_migrated_train_the_same(
         device="cuda",
         tolerance=max(settings["tolerance"], 1e-6),
     )
-    if (case, form) in UNFINISHED:
-        with pytest.raises(ProgramFailed, match=r"got mixed torch\.Tensor and DTensor"):
+    error = UNFINISHED.get((case, arguments[-1] if arguments else ""))
+    if form == "torch" and error:
+        with pytest.raises(ProgramFailed, match=error):
             compare()
         return
     verdict = compare()
