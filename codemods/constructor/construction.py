@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 
 from fsdp_migrate.codemods.constructor.flow import Flow, flow_of
 from fsdp_migrate.codemods.context import Context
@@ -13,6 +14,7 @@ from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, RUNTIME
+from fsdp_migrate.facts.nodes import calls_around
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported, Opaque
@@ -149,20 +151,21 @@ class Construction:
 
     @property
     def has_older_optimizer(self) -> bool:
-        """Whether the function that shards a model makes one of torch's optimizers above, of what is no sharded model there."""
+        """Whether one of torch's optimizers, of no sharded model, is made above this call, or above a call of its function."""
         context = self.context
         file = context.file
-        for name in ("parameters", "named_parameters"):
-            for read in file.attributes.get(name, ()):
-                is_above = read.lineno < self.call.lineno
-                is_beside = file.function(read) is file.function(self.call)
+        by_name = file.attributes
+        reads = [*by_name.get("parameters", ()), *by_name.get("named_parameters", ())]
+        for read in reads:
+            for place in (self.call, *calls_around(file, self.call)):
+                is_above = read.lineno < place.lineno
+                is_beside = file.function(read) is file.function(place)
                 if not is_above or not is_beside or context.can_be_model(read.value):
                     continue
-                for call in file.ancestors(read):
-                    if not isinstance(call, ast.Call):
-                        continue
-                    if any(path.startswith("torch.optim.") for path in context.dotted(call.func)):
-                        return True
+                around = [each for each in file.ancestors(read) if isinstance(each, ast.Call)]
+                paths = chain.from_iterable(context.dotted(each.func) for each in around)
+                if any(path.startswith("torch.optim.") for path in paths):
+                    return True
         return False
 
     @property

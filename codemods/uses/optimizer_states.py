@@ -3,12 +3,14 @@
 import ast
 from dataclasses import replace
 
+from fsdp_migrate.codemods.constructor.flow import flow_of
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.uses.loads import behind, is_load
-from fsdp_migrate.codemods.uses.options import MODULE, Setting, values
+from fsdp_migrate.codemods.uses.options import MODULE, Setting
 from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.file import root_of
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.scopes import Assigned
 
 GET = "get_optimizer_state_dict"
@@ -147,14 +149,18 @@ def _is_read_as_shards(context: Context, state: ast.expr) -> bool:
 
 
 def _has_no_states(context: Context, optimizer: ast.expr) -> bool:
-    """Whether an optimizer is SGD without momentum, as far as the file shows what it is."""
-    return all(_is_plain_sgd(context, each) for each in values(context.file, optimizer))
+    """Whether an optimizer is SGD without momentum, as far as the program shows what it is."""
+    flow = flow_of(context.program, context.file, optimizer)
+    if flow.hidden or flow.ends or not flow.outside:
+        return False
+    return all(_is_plain_sgd(context, each) for each in flow.outside)
 
 
-def _is_plain_sgd(context: Context, made: ast.expr) -> bool:
+def _is_plain_sgd(context: Context, end: Value) -> bool:
+    made = end.node
     if not isinstance(made, ast.Call) or any(each.arg is None for each in made.keywords):
         return False
-    if "torch.optim.SGD" not in context.dotted(made.func):
+    if "torch.optim.SGD" not in context.program.dotted(made.func, end.file):
         return False
     momentum = keyword(made, "momentum", 2)
     return momentum is None or (isinstance(momentum, ast.Constant) and not momentum.value)

@@ -15,6 +15,8 @@ _ALSO_IN_TORCHS_FORM = {
     "FSDP213": ("FSDP003", "Records gradients"),
     "FSDP321": ("FSDP006", "until the next backward"),
 }
+# A finding that stands where a dictionary of arguments is, and what it says raises below.
+_OF_DICTIONARIES = {"FSDP107": "mesh_dim_names"}
 _FRAME = re.compile(r'File "<program>", line (\d+)')
 
 
@@ -31,7 +33,9 @@ def by_hand(source: str, form: str, errors: list[str]) -> list[str]:
             {
                 f.code
                 for f in findings
-                if f.code == _CONSTRUCTOR or not lines.isdisjoint(_lines_of(f))
+                if f.code == _CONSTRUCTOR
+                or not lines.isdisjoint(_lines_of(f))
+                or _OF_DICTIONARIES.get(f.code, "no error") in errors[0]
             }
         )
     return sorted({f.code for f in findings if f.severity is not Severity.RAISES})
