@@ -7,7 +7,7 @@ happens between two steps.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from fsdp_migrate.findings import Finding
 from fsdp_migrate.verify import trained
 from fsdp_migrate.verify.compare import FILES, Difference, eps, largest, relative
+from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.where.lines import Line
 
@@ -83,6 +84,13 @@ def at_line(cause: Cause | None, lines: Sequence[Line]) -> Cause | None:
         return cause
     advice = "Its values in both programs are above. Make the migrated program compute the original's there."
     return Cause("line", f"{first.place} is the first line that does something else", advice)
+
+
+def of_printed(lines: Sequence[Printed], *, is_equal: bool) -> list[Printed]:
+    """Lines that the programs print differently: where they train differently, that explains what nothing else does."""
+    if is_equal:
+        return [*lines]
+    return [replace(line, cause=line.cause or "they train differently") for line in lines]
 
 
 def note_of(findings: Sequence[Finding]) -> str:

@@ -75,7 +75,12 @@ class Pair:
                 failure.where = []
             raise
         lines = self._lines(folder, verdict)
-        return replace(verdict, where=lines, cause=causes.at_line(verdict.cause, lines))
+        return replace(
+            verdict,
+            where=lines,
+            cause=causes.at_line(verdict.cause, lines),
+            printed=causes.of_printed(verdict.printed, is_equal=verdict.equal),
+        )
 
     def _lines(self, folder: Path, verdict: Verdict | None) -> list[Line]:
         """The lines that differ, if they are asked for; `verdict` is None where the migrated program failed."""

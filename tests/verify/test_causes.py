@@ -9,6 +9,7 @@ import pytest
 from fsdp_migrate.findings import Action, Finding
 from fsdp_migrate.verify import causes
 from fsdp_migrate.verify.compare import FILES, Difference, compare
+from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.where.lines import Line
 
@@ -138,6 +139,15 @@ def test_a_finding_on_the_first_line_that_differs_is_the_cause() -> None:
     assert (found.name, found.title) == ("by-hand", "FSDP507 at train.py:7: Use m.ndim")
     shown = replace(unknown, name="clipping")
     assert causes.at_line(shown, [replace(line, needs_user=True)]) is shown
+
+
+def test_a_line_that_prints_another_loss_is_no_riddle() -> None:
+    line = Printed(0, "loss", "'loss 1' against 'loss 2'", "")
+    known = replace(line, cause="FSDP507 at train.py:7")
+    (told, kept) = causes.of_printed([line, known], is_equal=False)
+    assert str(told).endswith("; cause: they train differently")
+    assert kept == known
+    assert causes.of_printed([line], is_equal=True) == [line]
 
 
 def test_several_findings_are_noted_as_one_is() -> None:
