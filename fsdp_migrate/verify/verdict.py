@@ -19,6 +19,11 @@ from fsdp_migrate.views.text import counted
 _PARAMETERS = 50
 """At most so many parameters in the JSON."""
 
+_UNSTEADY = (
+    "the original trains differently each time, so a difference says nothing about the migration",
+    "Make two runs of it equal, then verify again: seed what is drawn at random (verify seeds what the program does not seed), "
+    "and let no time, process number, temporary name or order of files reach the training.",
+)
 _LISTED = 12
 """At most so many files that were compared are named in a text."""
 
@@ -104,8 +109,10 @@ class Verdict(Comparison):
         files = {found.what for found in noise}
         differences = [found for found in self.differences if found.what not in files]
         cause = None
-        if differences:
+        if differences and control.equal:
             cause = self.cause
+        elif differences:
+            cause = Cause("original", *_UNSTEADY)
         return replace(self, printed=kept, control=control, differences=differences, cause=cause)
 
     @property
@@ -259,8 +266,8 @@ class Verdict(Comparison):
         if self.emulated:
             emulated = " (CUDA emulated)"
         if not self.equal and self.control is not None and not self.deterministic:
-            told = self.control.line().removeprefix("different: ")
-            return f"undecided{emulated}: the original program differs from itself: {told}"
+            twice = f"{self.control.first} (its first run against its second)"
+            return f"undecided{emulated}: the original program differs from itself: {twice}"
         return self._line() + emulated
 
     def _line(self) -> str:

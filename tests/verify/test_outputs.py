@@ -116,7 +116,12 @@ def test_an_original_that_differs_from_itself_is_the_verdict() -> None:
     assert not found.equal
     begins = "undecided (CUDA emulated): the original program differs from itself: loss differs"
     assert found.line().startswith(begins)
+    assert found.line().endswith("1 against 2 (its first run against its second)")
     assert found.to_json()["deterministic"] is False
+    told = twice.without(twice).cause
+    assert told is not None
+    assert told.title.startswith("the original trains differently each time")
+    assert told.advice.startswith("Make two runs of it equal")
 
 
 def test_many_lines_that_only_one_program_prints_are_counted() -> None:
