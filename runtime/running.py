@@ -23,7 +23,7 @@ from .precision import autocasts, cast_anew, cast_own_buffers
 from .summon import whole_parameters
 from .torch_private import parameter_groups, units_of
 from .unused_forwards import follow
-from .writeback import forget_data, write_back
+from .writeback import forget_data, require_data_before_forward, write_back
 
 
 class Unit:
@@ -71,6 +71,7 @@ def _before_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return None
     groups = parameter_groups(unit)
     write_back(unit, groups)
+    require_data_before_forward(unit, groups)
     forget_data(groups)
     if not notes.is_prepared:
         prepare(unit)

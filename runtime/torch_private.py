@@ -361,7 +361,23 @@ def show_sharded(group: Any, whole_attributes: bool = False) -> None:
         for parameter in group.fsdp_params:
             for module, name in _places(parameter):
                 vars(module)[name] = parameter._unsharded_param
+        group._memory_shown = _memory(group)
         group._to_sharded = partial(_to_sharded, group)
+
+
+def shows_gathered(group: Any) -> bool:
+    """Whether the parameters that are asked for by their names are the gathered ones."""
+    return "_to_sharded" in vars(group)
+
+
+def shows_other_data(group: Any) -> bool:
+    """Whether ``p.data = x`` gave other memory to one of those parameters."""
+    return shows_gathered(group) and group._memory_shown != _memory(group)
+
+
+def _memory(group: Any) -> list[int]:
+    gathered = (parameter._unsharded_param for parameter in group.fsdp_params)
+    return [getattr(each, "_local_tensor", each).data_ptr() for each in gathered]
 
 
 def _show_unsharded(group: Any) -> None:

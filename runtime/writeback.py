@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from . import changed, torch_private
-from .attributes import attributes_of
+from .attributes import attributes_of, given_attributes
 from .gather import shard, sharded_as
 from .notes import notes_of
 from .older_optimizers import replace_parameters
@@ -60,9 +60,23 @@ def forget_data(groups: list[Any]) -> None:
 
 def require_data_of_forward(unit: Any, group: Any) -> None:
     """Raises AssertionError before a backward that would go on with values from before ``p.data = x``, as FSDP1 does."""
-    if _data_taken and any(id(each.sharded_param) in _data_taken for each in group.fsdp_params):
+    taken = any(id(each.sharded_param) in _data_taken for each in group.fsdp_params)
+    if taken or (_has_parameters_by_name(unit) and torch_private.shows_other_data(group)):
         forget_data([group])
         raise _changed_in_between(unit)
+
+
+def require_data_before_forward(unit: Any, groups: list[Any]) -> None:
+    """The same before another forward, which would compute with what is still gathered."""
+    for group in groups:
+        if torch_private.shows_gathered(group) and _has_parameters_by_name(unit):
+            require_data_of_forward(unit, group)
+
+
+def _has_parameters_by_name(unit: Any) -> bool:
+    """Whether what a name gives is a parameter; it was a view of a flat one without ``use_orig_params``."""
+    known = given_attributes(unit) or {}
+    return known.get("_use_orig_params") is not False and "data_writes" in notes_of(unit).quirks
 
 
 def _changed_in_between(unit: Any) -> AssertionError:

@@ -357,6 +357,16 @@ def groups_with_what_is_new() -> None:
     change(optimizer_state, "_groups_to_load", groups)
 
 
+@found_by("writeback.data_by_name", IN_PLACE)
+def data_of_names_is_taken() -> None:
+    change(torch_private, "shows_other_data", lambda group: False)
+
+
+@found_by("writeback.data_by_name_before_forward")
+def data_of_names_is_taken_by_a_forward() -> None:
+    change(running, "require_data_before_forward", lambda unit, groups: None)
+
+
 @found_by("writeback.data_of_every_parameter", IN_PLACE)
 def data_is_taken_between_forward_and_backward() -> None:
     change(gradients, "require_data_of_forward", lambda unit, group: None)

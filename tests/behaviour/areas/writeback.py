@@ -118,6 +118,38 @@ def data_between_forward_and_backward(api: Any, chosen: Any) -> Any:
     return results
 
 
+def by_name(api: Any) -> tuple[Any, torch.Tensor, Any]:
+    """A model that stays gathered after forward, an input, and the loss after parameters got other data by their names.
+
+    Parameters of both ranks: FSDP1 looks only at those of which a rank holds a part.
+    """
+    model = in_blocks(api, sharding_strategy=api.ShardingStrategy.SHARD_GRAD_OP)
+    (x,) = batches(1)
+    loss = model(x).pow(2).mean()
+    for layer in (inner(model).up, inner(model).down):
+        layer.weight.data, layer.bias.data = layer.weight.clone(), layer.bias.clone()
+    return model, x, loss
+
+
+@each(
+    {
+        "data_by_name": (
+            "With SHARD_GRAD_OP so it is where the parameter is asked for by its name.",
+            lambda model, x, loss: loss.backward(),
+        ),
+        "data_by_name_before_forward": (
+            "Another forward that comes before the backward raises as well.",
+            lambda model, x, loss: model(x),
+        ),
+    }
+)
+def data_of_a_name(api: Any, then: Any) -> Any:
+    given = by_name(api)
+    found = error(lambda: then(*given))
+    assert "does not support changing the parameters" in found
+    return found
+
+
 @holds()
 def data_after_an_evaluation(api: Any) -> Any:
     """`p.data = x` after an evaluation, and again after a step, is what trains; moving averages are swapped so."""
