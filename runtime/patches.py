@@ -11,7 +11,10 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from .changed import of_collective, of_norm
 from .gather import assign_data
@@ -55,6 +58,7 @@ def install() -> None:
     FSDPModule.__init_subclass__ = classmethod(_init_subclass)  # type: ignore[assignment,arg-type]
     follow_all()
     register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)
     handlers = getattr(DTensor._op_dispatcher, "_custom_op_handlers", {})
     for name in _COLLECTIVES.split():
         operator = getattr(torch.ops.c10d, name, None)
@@ -100,15 +104,26 @@ def _assign(tensor: DTensor, value: torch.Tensor) -> bool:
     return True
 
 
+# The groups of an optimizer that steps now, by its id, which do so one parameter at a time for that step.
+_one_by_one: dict[int, list[dict[str, Any]]] = {}
+
+
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for group in optimizer.param_groups:
         require_reduced(group["params"])
-        _step_one_by_one_if_mixed(group)
+        if _is_mixed(group):
+            group["foreach"] = False
+            _one_by_one.setdefault(id(optimizer), []).append(group)
 
 
-def _step_one_by_one_if_mixed(group: dict[str, Any]) -> None:
-    """Ignored parameters are plain tensors, and ``foreach``, CUDA's default, takes no such mixture; the CPU's takes each."""
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Gives groups back what they had, which a state dict saves."""
+    for group in _one_by_one.pop(id(optimizer), ()):
+        group["foreach"] = None
+
+
+def _is_mixed(group: dict[str, Any]) -> bool:
+    """Whether ``foreach``, CUDA's default, would refuse a group: ignored parameters are plain tensors beside DTensors."""
     if group.get("foreach", False) is not None or group.get("fused"):
-        return
-    if len({isinstance(p, DTensor) for p in group["params"]}) > 1:
-        group["foreach"] = False
+        return False
+    return len({isinstance(p, DTensor) for p in group["params"]}) > 1

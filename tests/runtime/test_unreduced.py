@@ -220,3 +220,5 @@ def test_mixed_parameters_are_stepped_singly(
     optimizer: Any = SimpleNamespace(param_groups=[group])
     patches._before_step(optimizer, (), {})
     assert group.get("foreach", "nothing") == expected
+    patches._after_step(optimizer, (), {})
+    assert group == {"params": chosen, **options}, "a state dict saves what the program gave"

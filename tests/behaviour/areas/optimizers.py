@@ -154,8 +154,6 @@ def saved_and_loaded(api: Any, build: Any, names: set[str] = NAMES) -> Any:
     before = plain(state)
     buffers = {name for name, _ in model.named_buffers()}
     assert set(before["state"]) == names <= set(model.state_dict()) - buffers
-    for group in before["param_groups"]:
-        group.pop("foreach")  # off beside plain parameters, so that CUDA's default takes both
     load(api, model, optimizer, state)
     return before, train(model, optimizer)
 
