@@ -114,7 +114,7 @@ def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
         return
     gone = {node for form in forms for each in form.removed for node in ast.walk(each)}
     options: Rewritten = context.program.once(rows.rewritten, context.form)
-    if options.ends or options.strategies is not None:
+    if options.ends or options.strategies is not None or options.predicates is not None:
         yield from objects.find(context, options, gone)
 
 

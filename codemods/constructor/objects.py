@@ -3,12 +3,14 @@
 import ast
 from collections.abc import Collection, Iterator
 
-from fsdp_migrate.codemods.constructor import precision, sharding
+from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.construction import constructions
 from fsdp_migrate.codemods.constructor.options import Rewritten, made_here, policy_edits
+from fsdp_migrate.codemods.constructor.predicates import Predicate
 from fsdp_migrate.codemods.constructor.strategies import Strategies
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.rule import Found, Import
+from fsdp_migrate.codemods.edit.text import newline
+from fsdp_migrate.codemods.rule import Edit, Found, Import
 from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.findings import Action
 
@@ -32,6 +34,7 @@ def find(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Ite
             edits = lambda read=read, text=instead: [context.replace(read, text)]  # noqa: E731
             message = f"Replaced by `{instead}`, which is the same: `MixedPrecisionPolicy` has no `buffer_dtype`."
             yield Found(precision.BUFFERS, read, Action.REWRITE, message, "", edits)
+    yield from _predicates(context, options, gone)
     if options.strategies is not None:
         for find_each in (_strategies, _meshes, _booleans):
             for each in find_each(context, options.strategies):
@@ -60,6 +63,44 @@ def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
         removed=removed,
         of=_taking(context, made),
     )
+
+
+_PREDICATE = (
+    "Replaced by a function of one module, which the constructor's loop calls. "
+    "Code elsewhere that passes one of FSDP1's policies gets `TypeError`."
+)
+
+
+def _predicates(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Iterator[Found]:
+    """The policies that become functions of one module."""
+    if options.predicates is None:
+        return
+    for made, predicate in options.predicates.ends.items():
+        if predicate.file is context.file and made not in gone:
+            yield _predicate(context, made, predicate)
+
+
+def _predicate(context: Context, made: ast.expr, predicate: Predicate) -> Found:
+    """The finding for a policy: a function with the name of its variable takes its place, or a lambda."""
+    edits = lambda: [context.replace(made, predicate.source)]  # noqa: E731
+    match context.file.parents[made]:
+        case ast.Assign(targets=[ast.Name() as target], value=value) as statement:
+            is_only = len(context.file.bindings(target)) == 1
+            if is_only and value is made and predicate.body and context.is_alone(statement):
+                code = f"def {target.id}(module):\n    return {predicate.body}"
+                edits = lambda: [_with_room(context, statement, code)]  # noqa: E731
+    found = Found(wrapping.CLASS_POLICY, made, Action.REWRITE, _PREDICATE, "", edits)
+    return found._replace(removed=predicate.removed, of=_taking(context, made))
+
+
+def _with_room(context: Context, statement: ast.stmt, code: str) -> Edit:
+    """A function in a statement's place, with an empty line behind it."""
+    edit = context.replace_statement(statement, code)
+    end = newline(context.file)
+    behind = context.file.text[edit.end :].removeprefix(end)
+    if behind.lstrip(" \t").startswith(("\r", "\n")) or not behind.strip():
+        return edit
+    return edit._replace(text=f"{edit.text}{end}")
 
 
 def _strategies(context: Context, strategies: Strategies) -> Iterator[Found]:
@@ -127,7 +168,7 @@ def _call_of(context: Context, value: ast.expr) -> ast.Call | None:
 def _taking(context: Context, made: ast.expr) -> ast.expr | None:
     """The constructor of this file that takes an option object: it takes FSDP2's only where it is rewritten itself."""
     for construction in constructions(context):
-        for name in ("mixed_precision", "sharding_strategy"):
+        for name in ("mixed_precision", "sharding_strategy", "auto_wrap_policy"):
             value = construction.value(name)
             if value is not None and any(end.node is made for end in construction.flow(value).ends):
                 return construction.call

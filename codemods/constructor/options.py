@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import Flow
+from fsdp_migrate.codemods.constructor.predicates import Predicates
 from fsdp_migrate.codemods.constructor.reads import read_elsewhere, whole_sets
 from fsdp_migrate.codemods.constructor.strategies import Strategies
 from fsdp_migrate.codemods.context import Context
@@ -85,10 +86,12 @@ class Rewritten:
         values: the arguments of constructors that take them.
         casting: those that say by themselves whether the units below the root cast their inputs, as not all say the same.
         strategies: those of the constructors; None if they are given none.
+        predicates: the policies of the constructors that become functions of one module; None if no loop asks any.
         buffer_dtypes: reads of `buffer_dtype`, which FSDP2's policy has not, each with its file and what takes its place.
     """
 
     def __init__(self, program: Program, constructions: Sequence[Construction]) -> None:
+        self.predicates: Predicates | None = None
         self.ends: dict[ast.expr, File] = {}
         self.values: set[ast.expr] = set()
         self.casting: set[ast.expr] = set()

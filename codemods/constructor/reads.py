@@ -59,6 +59,30 @@ def read_elsewhere(
     return [(home, use) for home, use in uses if use not in passed]
 
 
+def is_read(program: Program, flow: Flow, passed: set[ast.AST]) -> bool:
+    """Whether something else than a constructor reads what carries a value."""
+    return any(
+        read_elsewhere(program, carrier, passed) != [] or not _is_only_called(program, carrier)
+        for carrier in flow.carriers
+    )
+
+
+def _is_only_called(program: Program, carrier: Value) -> bool:
+    """Whether a function that hands a value on is called wherever it is named, in files that are read."""
+    if not isinstance(carrier.node, ast.Call):
+        return True
+    name = last_name(carrier.node.func)
+    known = {str(file.path) for file in program.files}
+    if not program.tree.having(rb"\b%s\b" % name.encode()) <= known:
+        return False
+    named = [
+        file.parents[each]
+        for file in program.files
+        for each in (*file.loads.get(name, ()), *file.attributes.get(name, ()))
+    ]
+    return all(isinstance(each, ast.Call) and last_name(each.func) == name for each in named)
+
+
 def _uses_of_imported(program: Program, file: File, node: ast.Name) -> list[tuple[File, ast.expr]]:
     uses: list[tuple[File, ast.expr]] = []
     for binding in file.bindings(node):

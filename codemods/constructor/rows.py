@@ -28,6 +28,7 @@ from fsdp_migrate.codemods.constructor.construction import (
 from fsdp_migrate.codemods.constructor.meta import is_on_meta
 from fsdp_migrate.codemods.constructor.mixed import offloads
 from fsdp_migrate.codemods.constructor.options import Rewritten
+from fsdp_migrate.codemods.constructor.predicates import Predicates
 from fsdp_migrate.codemods.constructor.remarks import Beside
 from fsdp_migrate.codemods.constructor.silent import hits
 from fsdp_migrate.codemods.context import Context
@@ -128,10 +129,14 @@ def _written(construction: Construction, code: Code, names: tuple[str, ...]) -> 
 def rewritten(program: Program, form: str) -> Rewritten:
     """The option objects that a run rewrites where they are made: only those of constructors that can take FSDP2's."""
     taking = [*_speaking(program, form)]
+    chosen = [each for each in taking if each.value("auto_wrap_policy") is not None]
+    asked = [each for each in chosen if wrapping.is_asked(each)]
     while True:
         options = Rewritten(program, taking)
         able = [construction for construction in taking if _can_take(construction, options)]
         if len(able) == len(taking):
+            if asked:
+                options.predicates = Predicates(program, taking, asked)
             return options
         taking = able
 

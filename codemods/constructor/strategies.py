@@ -15,8 +15,8 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import Flow, key_of
 from fsdp_migrate.codemods.constructor.freed import Freed, freed
 from fsdp_migrate.codemods.constructor.meshes import Chosen, chosen
-from fsdp_migrate.codemods.constructor.reads import read_elsewhere, whole_sets
-from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.codemods.constructor.reads import is_read, whole_sets
+from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Program
 
@@ -69,14 +69,14 @@ class Strategies:
                 if made is not None:
                     self.ends[end.node] = made
         found = {value: chosen(given[value], value, flow) for value, flow in flows}
-        kept = [each for each in flows if found[each[0]] and not _is_read(program, each[1], passed)]
+        kept = [each for each in flows if found[each[0]] and not is_read(program, each[1], passed)]
         for value, _ in whole_sets(flows, kept):
             meshes = found[value]
             if meshes is not None:
                 self.meshes[value] = meshes
         booleans = {value: freed(given[value], value, flow) for value, flow in flows}
         kept = [
-            each for each in flows if booleans[each[0]] and not _is_read(program, each[1], passed)
+            each for each in flows if booleans[each[0]] and not is_read(program, each[1], passed)
         ]
         for value, _ in whole_sets(flows, kept):
             boolean = booleans[value]
@@ -92,31 +92,7 @@ def _is_named(program: Program, value: ast.expr, flow: Flow, passed: set[ast.AST
         return False
     if not all(_named(program, end) is not None or _is_none(end.node) for end in flow.ends):
         return False
-    return not _is_read(program, flow, passed)
-
-
-def _is_read(program: Program, flow: Flow, passed: set[ast.AST]) -> bool:
-    """Whether something else than a constructor reads what carries a value."""
-    return any(
-        read_elsewhere(program, carrier, passed) != [] or not _is_only_called(program, carrier)
-        for carrier in flow.carriers
-    )
-
-
-def _is_only_called(program: Program, carrier: Value) -> bool:
-    """Whether a function that hands a value on is called wherever it is named, in files that are read."""
-    if not isinstance(carrier.node, ast.Call):
-        return True
-    name = last_name(carrier.node.func)
-    known = {str(file.path) for file in program.files}
-    if not program.tree.having(rb"\b%s\b" % name.encode()) <= known:
-        return False
-    named = [
-        file.parents[each]
-        for file in program.files
-        for each in (*file.loads.get(name, ()), *file.attributes.get(name, ()))
-    ]
-    return all(isinstance(each, ast.Call) and last_name(each.func) == name for each in named)
+    return not is_read(program, flow, passed)
 
 
 def _named(program: Program, end: Value) -> Made | None:

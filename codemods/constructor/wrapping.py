@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, chosen, grouped
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.devices import of_parameter
+from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.constructor.unit_modules import (
     Units,
     always,
@@ -251,6 +252,18 @@ def _without(function: ast.Lambda) -> ast.expr:
     return ast.Tuple(list(names), ast.Load())
 
 
+def is_asked(construction: Construction) -> bool:
+    """Whether the loop asks the policy itself, because the file of the constructor does not show what it chooses."""
+    value = construction.value("auto_wrap_policy")
+    if value is None:
+        return False
+    program = construction.context.program
+    try:
+        return _units(construction, value, Code("model", Rewritten(program, []))) is None
+    except AtRunTime:
+        return False
+
+
 def _asked(construction: Construction, value: ast.expr, code: Code) -> Units:
     """The policy itself is asked for each module."""
     context = construction.context
@@ -265,12 +278,18 @@ def _asked(construction: Construction, value: ast.expr, code: Code) -> Units:
         name = context.local("auto_wrap_policy", call)
         code.above.append(f"{name} = {source}")
         source = name
+    can_be_none = construction.can_be_none(value)
+    predicates = code.rewritten.predicates
+    if predicates is not None and value in predicates.values:
+        condition = f"{source}({code.unit})"
+        if can_be_none:
+            condition = f"{source} is not None and {condition}"
+        return Units(condition)
     counts = _sizes(context) and policies.can_count(context.program, flow)
     counted = "0"
     if counts:
         counted = "numel"
     asked = f"{source}(module={code.unit}, recurse=False, nonwrapped_numel={counted})"
-    can_be_none = construction.can_be_none(value)
     condition = asked
     if can_be_none:
         condition = f"{source} is not None and {asked}"

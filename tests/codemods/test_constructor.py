@@ -590,11 +590,11 @@ def policy():
 model = FSDP(model, auto_wrap_policy=policy())
 ---
 def policy():
-    return ModuleWrapPolicy({Block})
+    return lambda module: isinstance(module, Block)
 auto_wrap_policy = policy()
 with like_fsdp1(model):
     for module in reversed(list(model.modules())[1:]):
-        if auto_wrap_policy(module=module, recurse=False, nonwrapped_numel=0):
+        if auto_wrap_policy(module):
             fully_shard(module)
     fully_shard(model)
 === an unpacked dictionary
