@@ -14,6 +14,7 @@ from typing import Any
 from fsdp_migrate.facts.answers import Answers
 from fsdp_migrate.facts.file import File, given, last_name, root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME
+from fsdp_migrate.facts.not_run import is_not_run
 from fsdp_migrate.facts.origins import (
     Origin,
     of_assigned,
@@ -123,10 +124,24 @@ class Models(Wrapping):
             wraps = any(definition.file.enclosing_class(w) is definition.node for w in wrapping)
             is_other = not (wraps or self._any(values_given(call), file))
             return False if is_other else None
-        return either(
+        answer = either(
             self._returned(origin.value, definition, call, file)
             for origin in returned(definition, path)
         )
+        return answer and not self._shards_for_others(definition, call)
+
+    def _shards_for_others(self, definition: Definition, call: ast.Call) -> bool:
+        """Whether a function shards only where the literal arguments of this call do not lead: `if world_size > 1`."""
+        function = definition.node
+        file = definition.file
+        if not isinstance(function, ast.FunctionDef):
+            return False
+        if not any(isinstance(each, ast.Constant) for each in values_given(call)):
+            return False
+        inside = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        makers = [each for each in inside if last_name(each.func) not in SAME]
+        sharding = [each for each in makers if self.sharded(each, file)]
+        return bool(sharding) and all(is_not_run(file, each, function, call) for each in sharding)
 
     def _returned(
         self, value: ast.expr, definition: Definition, call: ast.Call, file: File

@@ -74,13 +74,22 @@ class Origins:
         match call.func:
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 cls = file.enclosing_class(call)
-                for method in cls.body if cls else ():
-                    if isinstance(method, ast.FunctionDef) and method.name == name:
-                        return Definition(file, method)
-                return None
+                return _method(Definition(file, cls), name) if cls else None
+            case ast.Attribute(value=ast.Call(func=ast.Name() | ast.Attribute() as cls), attr=name):
+                made = self.program.definition(cls, file)  # `Builder(...).build()`
+                return _method(made, name) if made else None
             case ast.Name() | ast.Attribute():
                 return self.program.definition(call.func, file)
         return None
+
+
+def _method(cls: Definition, name: str) -> Definition | None:
+    """A method that a class itself has."""
+    if isinstance(cls.node, ast.ClassDef):
+        for method in cls.node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == name:
+                return Definition(cls.file, method)
+    return None
 
 
 def origins_of(program: Program) -> Origins:
