@@ -65,6 +65,8 @@ def of(construction: Construction, function: ast.expr, test: str) -> Emptying | 
     """
     source = construction.text(function)
     if not isinstance(function, ast.Lambda):
+        if where := _device_of_lambdas(construction, function):
+            return Emptying(source, where, test)
         if _only_empties(construction, function):
             return Emptying(source, "", test)
         return None
@@ -72,12 +74,37 @@ def of(construction: Construction, function: ast.expr, test: str) -> Emptying | 
     if isinstance(body, ast.IfExp) and isinstance(body.orelse, ast.Constant) and not test:
         test = construction.text(body.test)
         body = body.body
+    device = _device(body)
+    if device is None:
+        return None
+    return Emptying(source, construction.text(device), test)
+
+
+def _device(body: ast.expr) -> ast.expr | None:
+    """The device of `module.to_empty(device=...)`."""
     match body:
         case ast.Call(func=ast.Attribute(attr="to_empty", value=ast.Name()), keywords=keywords):
             given = {keyword.arg: keyword.value for keyword in keywords}
-            if "device" in given:
-                return Emptying(source, construction.text(given["device"]), test)
+            return given.get("device")
     return None
+
+
+def _device_of_lambdas(construction: Construction, name: ast.expr) -> str:
+    """The device of the only lambda that a variable can be, as source, if it is the same at the constructor; else ""."""
+    file = construction.context.file
+    if not isinstance(name, ast.Name):
+        return ""
+    flow = construction.flow(name)
+    made = [end for end in flow.ends if not isinstance(end.node, ast.Constant)]
+    if flow.unknown or len(made) != 1 or made[0].file is not file:
+        return ""
+    function = made[0].node
+    if not isinstance(function, ast.Lambda):
+        return ""
+    device = _device(function.body)
+    if device is None or not construction.is_same(device):
+        return ""
+    return construction.text(device)
 
 
 def _only_empties(construction: Construction, function: ast.expr) -> bool:

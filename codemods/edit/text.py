@@ -192,7 +192,7 @@ def remove_statement(file: File, statement: ast.stmt, *, keeps_remark: bool = Tr
     if below and not kept and _EMPTY_ABOVE.search(file.text[:start]):
         end = below.end()
         above = _EMPTY_LINES_ABOVE.search(file.text[:start])
-        if above:
+        if above and file.block(statement)[0] is not statement:
             kept = [""] * max(0, _count(below[0]) - _count(above[0]))
     lost = tuple(comments_between(file, last, end))
     return Edit(start, end, "".join(line + end_of_line for line in kept), lost)

@@ -99,15 +99,11 @@ def build(model, first):
     return model
 ---
 def build(model, first):
-    if first:
-        fill = None
-    else:
-        fill = lambda m: m.to_empty(device=device, recurse=False)
     # Rank 0 has the values; the other ranks get their shards of them
     state_dict = model.state_dict() if torch.distributed.get_rank() == 0 else {}
     fully_shard(model)
     if next(model.parameters()).is_meta:
-        model.apply(fill)
+        model.to_empty(device=device)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
     set_model_state_dict(model, state_dict, options=options)
     for buffer in model.buffers():

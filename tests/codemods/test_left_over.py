@@ -326,3 +326,22 @@ def test_the_wrappers_part_of_a_models_names(
     after = analysed(tmp_path, text, "torch").after["train.py"]
     assert ("to be compatible" not in after.lower()) is goes
     assert (f"{names}():\n        found" in after) is goes
+
+
+def test_an_if_that_goes_first_leaves_no_more_empty_lines(tmp_path: Path) -> None:
+    program = """\
+        import torch
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        def shard(model, rank):
+
+            if rank == 0:
+                fill = None
+            else:
+                fill = lambda m: m.to_empty(device="cuda", recurse=False)
+
+
+            return FSDP(model, sync_module_states=True, param_init_fn=fill)
+        """
+    after = analysed(tmp_path, program, "torch").after["train.py"]
+    assert "def shard(model, rank):\n\n    # Rank 0 has the values" in after
