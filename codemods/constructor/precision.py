@@ -29,6 +29,7 @@ LOW_PRECISION_GRADS = Rule("FSDP216", "keep-low-precision-grads")
 # Where a model may get a BatchNorm from: FSDP1, given a policy, makes it a unit in full precision.
 _NORMS = rb"BatchNorm|batch_norm"
 _FULL = ("torch.float32", "torch.float")
+_NORMS_REDUCED = " Gradients of a BatchNorm are now reduced in `reduce_dtype`, too; FSDP1 reduced them in float32."
 _BECOMES = "Replaced by `MixedPrecisionPolicy`."
 _ROOT_CASTS = "Inner units get `cast_forward_inputs=False`, so that only the root casts its inputs, as under FSDP1."
 
@@ -66,9 +67,6 @@ def _shown(construction: Construction, value: ast.expr) -> Precision | None:
 
 def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     """`mp_policy=`: the program's own policy rewritten where it is made, or one that is made from FSDP1's here."""
-    if code.loop and _can_have_batch_norms(construction):
-        code.exempt = "torch.nn.modules.batchnorm._BatchNorm"
-        code.imports.append(Import("torch", ""))
     program = construction.context.program
     flow = construction.flow(value)
     found = [precision_of(program, end.file, end.node) for end in flow.ends]
@@ -78,14 +76,14 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     is_said = value in code.rewritten.casting
     has_type = any("param_dtype" in each.sources for each in given)
     code.casts = has_type or flow.unknown or None in found
+    told = _keep_norms(construction, code, given)
     casts = is_said or not code.casts or _literal(given, "cast_forward_inputs")
     casts_root = not code.casts or _literal(given, "cast_root_forward_inputs")
     source, buffers = _policy(construction, value, code, flow, found)
     if buffers and code.exempt and construction.like_fsdp1:
         raise AtRunTime  # which leaves the buffers of a BatchNorm as they are
-    told = ""
     if buffers:
-        told = f" Buffers are cast to `{buffers}`."
+        told += f" Buffers are cast to `{buffers}`."
     if buffers and construction.like_fsdp1:
         code.like_fsdp1.append(f"buffer_dtype={buffers}")
     else:
@@ -105,6 +103,19 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     if is_root_cast and (is_said or not casts):
         return f"{_BECOMES} {_ROOT_CASTS}{told}"
     return f"{_BECOMES}{told}"
+
+
+def _keep_norms(construction: Construction, code: Code, given: Sequence[Precision]) -> str:
+    """Makes every BatchNorm a unit in full precision; where that would decide the type of its gradients alone, says so."""
+    if not code.loop or not _can_have_batch_norms(construction):
+        return ""
+    if not code.casts and not construction.like_fsdp1:
+        if any("reduce_dtype" in each.sources for each in given):
+            return _NORMS_REDUCED
+        return ""
+    code.exempt = "torch.nn.modules.batchnorm._BatchNorm"
+    code.imports.append(Import("torch", ""))
+    return ""
 
 
 def _with_casts(source: str, code: Code, *, casts: bool) -> str:
