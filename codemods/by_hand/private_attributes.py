@@ -68,7 +68,7 @@ _MOVES = (
     "Moves FSDP1's flat parameters to another device, and raises: FSDP2 has none. "
     'Replace all that is done with handles here by `model.to("cpu")` or `model.to("cuda")`.'
 )
-_FREED = "Replaced by a loop over the unit's parameters, after `reshard()`, which frees the gathered ones."
+_FREED = "Replaced by `reshard()`, which frees the gathered parameters, and a loop that frees the shards."
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
 _UNMISTAKABLE = frozenset({"_all_handles", "_exec_order_data", "_flat_param"})
 _LIKELY = frozenset({"_handle", "_handles", "_has_params", "_streams"})
@@ -270,15 +270,40 @@ def _freeing(context: Context, attribute: ast.Attribute) -> ast.Expr | None:
 
 
 def _freed(context: Context, statement: ast.Expr, handle: ast.Attribute) -> Found:
-    """The finding that frees the memory of a unit's parameters, gathered ones and shards."""
+    """The finding that frees the memory of a unit's parameters, gathered ones and shards.
+
+    A unit's parameters are also those of the units in it: between a loop over all units that does nothing else and what is
+    behind it, one loop over the model's parameters frees each once.
+    """
+    file = context.file
     unit = context.source(handle.value)
     name = context.local("param", statement)
-    code = (
-        f"{unit}.reshard()\nfor {name} in {unit}.parameters():\n    if isinstance({name}, DTensor):\n"
+    shards = (
+        f"for {name} in {{}}.parameters():\n    if isinstance({name}, DTensor):\n"
         f"        _free_storage({name}.to_local())"
     )
     need = Import("torch.distributed.tensor", "DTensor", handle)
-    edits = lambda: [context.replace_statement(statement, code)]  # noqa: E731
+    edits = lambda: [  # noqa: E731
+        context.replace_statement(statement, f"{unit}.reshard()\n{shards.format(unit)}")
+    ]
+    match file.parents[file.parents[statement]], file.parents[statement]:
+        case (
+            ast.For(
+                target=ast.Name(each),
+                iter=ast.Call(ast.Attribute(model, "modules"), [], []),
+                body=[_],
+                orelse=[],
+            ) as loop,
+            ast.If(body=[_], orelse=[]),
+        ) if each == unit:
+            block = file.block(loop)
+            behind = block[block.index(loop) + 1 :]
+            of_all = shards.format(context.source(model))
+            if behind and context.is_alone(behind[0]):
+                edits = lambda: [  # noqa: E731
+                    context.replace_statement(statement, f"{unit}.reshard()"),
+                    context.insert_above(behind[0], of_all),
+                ]
     return Found(ATTRIBUTE, handle, Action.REWRITE, _FREED, "._handle", edits, (need,))
 
 
