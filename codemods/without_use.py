@@ -39,7 +39,7 @@ def without_use(context: Context, after: str) -> Iterator[Found]:
         return
     names = ", ".join(f"`{each.name}`{each.home}" for each in settings)
     first = settings[0].node
-    yield Found(RULE, first, Action.RUNTIME, _MESSAGE.format(names), context.source(first))
+    yield Found(RULE, first, Action.MANUAL, _MESSAGE.format(names), context.source(first))
 
 
 def _settings(context: Context, after: str) -> Iterator[_Setting]:

@@ -32,7 +32,7 @@ ASSUMPTION = "FSDP003"
 HAPPENS = {
     Severity.SILENT: "trains, saves or returns something else, without an error",
     Severity.RAISES: "stops with an error",
-    Severity.PRINTS: "only prints something else",
+    Severity.PRINTS: "only prints something else, or does nothing any more",
 }
 """What a program does that has findings of each severity."""
 

@@ -221,7 +221,7 @@ def setting(context: Context, call: ast.Call, how: Setting) -> Use:
         state_code = "dict(_state)"
     message = "Replaced by `set_model_state_dict`."
     if how.full == "True":
-        message += " It sends rank 0's tensors to the other ranks."
+        message += " It sends rank 0's tensors to the other ranks, and a missing key is an error, as before."
     elif how.full != "False":
         message += " For whole tensors it sends rank 0's to the other ranks; shards are loaded by each rank."
     parts = {"_model": without_wrapper(call.func.value), "_state": state}

@@ -41,6 +41,10 @@ class Decision(NamedTuple):
     raised: str = ""
 
 
+# Where the least release is FSDP2's own.
+_REASON = ". `fully_shard` is public since torch 2.6, and torch 2.8 is the first that keeps the root's `reshard_after_forward`"
+
+
 def decide(
     asked: Declared, said: Read, target: Sequence[int], *, may_write: bool
 ) -> Decision | None:
@@ -72,7 +76,9 @@ def decide(
     hindrance = _hindrance(said, target)
     raised = releases.raised(asked.text, target)
     if allows and may_write and asked.is_literal and not hindrance and raised != asked.text:
-        return Decision(f"Raised to {raised}: the migrated code needs torch {torch}.", raised)
+        return Decision(
+            f"Raised to {raised}: the migrated code needs torch {torch}{_REASON}.", raised
+        )
     if allows:
         message = _OLDER
     else:
