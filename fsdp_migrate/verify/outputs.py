@@ -224,6 +224,8 @@ def _share(words: str, before: list[str], after: str, ranks: int) -> str:
     """Why a number is another one: all ranks', or one's, was of its own part of the parameters, and now is of the whole."""
     olds = [abs(_value(number)) for number in before]
     new = abs(_value(after))
+    if any(_near(old, new) and old != new for old in olds):
+        return ""  # one rank's alone has changed: the others have nothing of it
     whole = all(_is_whole(number) for number in (*before, after))
     if len(olds) == 1:
         parts = [count for count in range(2, ranks + 1) if ranks % count == 0]

@@ -290,6 +290,9 @@ class Verdict(Comparison):
             same += "; 1 printed line differs"
         elif self.printed:
             same += f"; {counted(len(self.printed), 'printed line')} differ"
+        unknown = sum(not line.cause for line in self.printed)
+        if unknown:
+            same += f", {unknown} without a known cause: look at the code that prints it"
         return same
 
     def to_json(self) -> dict[str, Any]:
