@@ -1,27 +1,62 @@
-"""The gradient of a tensor that several units read: every use is added to it by itself, as in FSDP1.
+"""The gradient of a tensor that several units read: each unit's own uses are added up first, as under FSDP2.
 
 FSDP2 passes the inputs of each unit through an autograd node (``RegisterPostBackwardFunction``, in
-``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``), which first adds up the unit's own uses: in bfloat16
-that shows in the third digit. Here no unit has a node. FSDP2 then reduces its gradients when the whole backward is
-over, as it does for a unit whose inputs need no gradient (``_root_post_backward_final_callback`` in
-``_fsdp_state.py``): the same numbers, but each rank holds all parameters and gradients until then.
+``torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py``), which adds up the unit's uses of a tensor before the others'
+are added: in bfloat16 that shows in the third digit. Here the inputs of FSDP1's units pass through a node, too. FSDP2 runs
+as it is: its node also decides when a unit's gradients are reduced, and refuses some changes of inputs in place.
 """
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from .. import imports
 from ..patch import around
 
 
+Method = Callable[..., Any]
+
+
 def install() -> None:
-    """Arrange for FSDP2's registration to be replaced when its module is imported."""
-    imports.after("torch.distributed.fsdp._fully_shard._fsdp_param_group", _replace)
+    """Arrange for FSDP1's units to be given views when its module is imported."""
+    imports.after("torch.distributed.fsdp.fully_sharded_data_parallel", _replace)
 
 
 def _replace(module: Any) -> None:
-    around(module.FSDPParamGroup, "_register_post_backward_hook", _without_node)
+    around(module, "_pre_forward", _with_views)
+    around(module, "_post_forward", _with_own_output)
 
 
-def _without_node(original: Callable[..., Any], self: Any, args: Any, kwargs: Any) -> Any:
-    return args, kwargs
+def _with_views(original: Method, *args: Any) -> Any:
+    inputs = original(*args)
+    if torch.is_grad_enabled():
+        return _map(_view, inputs)
+    return inputs
+
+
+def _view(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.requires_grad or tensor.layout != torch.strided:
+        return tensor
+    # A unit may change a view in place, which an autograd function's output may not be.
+    view: Any = tensor.view_as(tensor)
+    view._version_as_input = view._version
+    return view  # type: ignore[no-any-return]
+
+
+def _with_own_output(original: Method, *args: Any) -> Any:
+    *others, output = args
+    return original(*others, _map(_own, output))
+
+
+def _own(tensor: Any) -> Any:
+    """A copy of an input that the unit changed: the next change of the view would take FSDP1's hook out of the graph."""
+    if getattr(tensor, "_version_as_input", tensor._version) == tensor._version:
+        return tensor
+    return tensor.clone()
+
+
+def _map(function: Callable[[Any], Any], values: Any) -> Any:
+    from torch.distributed.utils import _apply_to_tensors
+
+    return _apply_to_tensors(function, values)
