@@ -44,6 +44,12 @@ WORDS = {
     "class_names": r"\.__name__\b|\b(?:import|from) transformers\b|\.save_pretrained\(",
     "list_inputs": r"def forward\([^)]*?\b(\w+)\b[^)]*\)[^\0]{0,2000}?\n +\1"
     r"(?:\.(?:append|extend|update)\(|\[[^\]\n:,]*\] = )",
+    "reentrant": r"CheckpointImpl\.REENTRANT\b|use_reentrant\W{1,5}True\b"
+    r"|\.gradient_checkpointing_enable\((?![^\0]{0,200}use_reentrant)",
+    # Of an argument, up to the first statement that binds its name to something else.
+    "inputs_in_place": r"\bSequential\(\s*(?:\w+\.)*\w+\([^()]*\binplace\s*=\s*True"
+    r"|def forward\([^)]*?\b(\w+)\b[^)]*\)(?:(?!\n\s+(?:def |\1\b[^=\n]*=[^=]))[^\0]){0,2000}?"
+    r"(?:\n +\1(?: [-+*/]= |\.(?:add|mul|sub|div)_\()|(?:\n +\1 = )?[\w.]+\(\1, [^()\n]*inplace\s*=\s*True)",
     "autocast_cache": r"autocast",
     "sharded_after_forward": r"no_grad|inference_mode|\.eval\(\)",
     "not_reduced": r"\.no_sync\b",

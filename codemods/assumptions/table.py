@@ -112,6 +112,15 @@ ASSUMPTIONS = (
         "list_inputs",
     ),
     Assumption(
+        "reentrant",
+        Severity.SILENT,
+        "each unit inside a reentrant activation checkpoint runs once before a backward pass (`use_reentrant=True`, "
+        "`CheckpointImpl.REENTRANT`, and what transformers 4 uses unless told otherwise)",
+        "FSDP2 loses gradients of a unit that runs twice. Use `use_reentrant=False` or `CheckpointImpl.NO_REENTRANT`, or "
+        "`--form auto`",
+        "",
+    ),
+    Assumption(
         "autocast_cache",
         Severity.SILENT,
         "one forward pass per `torch.autocast` block",
@@ -163,6 +172,13 @@ ASSUMPTIONS = (
         "no other code uses FSDP1's methods and attributes of the model (`model.module`, `model.rank`)",
         "a model sharded by `fully_shard` does not have them",
         "interface",
+    ),
+    Assumption(
+        "inputs_in_place",
+        Severity.RAISES,
+        "no unit changes its input in place (`x += y`, or `nn.ReLU(inplace=True)` as its first layer)",
+        "FSDP2 passes views that autograd does not let a unit change. Write `x = x + y`, or use `--form auto`",
+        "",
     ),
     Assumption(
         "printing",

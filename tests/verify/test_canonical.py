@@ -61,10 +61,12 @@ def test_the_program_calls_the_same_collectives(run: RunProgram) -> None:
     assert 3 * 4 * whole <= volume < 3 * 4 * whole * 1.1, "of every parameter, with some padding"
 
 
-SHARED = """
+UNITS = """
 import torch, torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from torch.utils.checkpoint import checkpoint
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
@@ -76,40 +78,64 @@ class Reader(nn.Module):
     def forward(self, x, memory):
         return x + self.key(memory) * self.value(memory)
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encoder, self.start = nn.Linear(8, 16), nn.Linear(8, 16)
-        self.readers = nn.ModuleList(Reader() for _ in range(3))
-
-    def forward(self, x):
-        memory, x = self.encoder(x), self.start(x).detach()
-        for reader in self.readers:
-            x = reader(x, memory)
+class InPlace(Reader):
+    def forward(self, x, memory):
+        x += self.key(memory) * self.value(memory)
         return x
 
-def gradient(shard):
+class Model(nn.Module):
+    def __init__(self, reader, reentrant):
+        super().__init__()
+        self.encoder = nn.Linear(8, 16)
+        self.readers = nn.ModuleList(reader() for _ in range(3))
+        self.reentrant = reentrant
+
+    def forward(self, x):
+        memory = self.encoder(x)
+        x = memory.detach().clone()
+        for reader in self.readers:
+            if self.reentrant:
+                x = checkpoint(reader, x, memory, use_reentrant=True)
+                x = checkpoint(reader, x, memory, use_reentrant=True)
+            else:
+                x = reader(x, memory)
+        return x
+
+def gradients(reader, reentrant, fsdp2):
     torch.manual_seed(0)
-    model = Model().bfloat16()
-    if shard:
+    model = Model(reader, reentrant).bfloat16()
+    if fsdp2:
         for reader in model.readers:
             fully_shard(reader)
         fully_shard(model)
+    else:
+        policy = ModuleWrapPolicy({reader})
+        cpu = torch.device("cpu")
+        model = FSDP(model, auto_wrap_policy=policy, device_id=cpu, use_orig_params=True)
     torch.manual_seed(1)
     model(torch.randn(32, 8, dtype=torch.bfloat16)).square().mean().backward()
-    gradient = model.encoder.weight.grad
-    return gradient.full_tensor() if shard else gradient
+    sharded = (p for p in model.parameters() if not fsdp2 or hasattr(p, "full_tensor"))
+    gradients = [p.grad for p in sharded if p.grad is not None]
+    return [g.full_tensor() if fsdp2 else g for g in gradients]
 
-print(torch.equal(gradient(False), gradient(True)))
+for reader, reentrant in (Reader, False), (Reader, True), (InPlace, False):
+    one = gradients(reader, reentrant, False)
+    try:
+        other = gradients(reader, reentrant, True)
+    except RuntimeError as error:
+        print("modified inplace" in str(error))
+    else:
+        complete = len(one) == len(other)
+        print(complete and all(torch.equal(a.view(-1), b.view(-1)) for a, b in zip(one, other)))
 """
 
 
 @pytest.mark.parametrize("canonical", [True, False])
-def test_what_several_units_read_gets_each_use_by_itself(
+def test_units_are_compared_as_they_run(
     canonical: bool, tmp_path: Path, fork_server: ForkServer
 ) -> None:
     script = tmp_path / "train.py"
-    script.write_text(SHARED)
+    script.write_text(UNITS)
     (tmp_path / "records").mkdir()
     program = copy("original", script, tmp_path / "copy")
     values = launch.environment(
@@ -118,7 +144,11 @@ def test_what_several_units_read_gets_each_use_by_itself(
     output = tmp_path / "output"
     done = fork_server.run([sys.executable, str(script)], tmp_path, values, output, 60)
     assert done.status == 0, output.read_text()
-    assert output.read_text().splitlines()[-1] == str(canonical)
+    answers = [line for line in output.read_text().splitlines() if line in ("True", "False")]
+    shared, reentrant, refused = answers
+    assert shared == str(canonical), "what several units read gets the uses of each by themselves"
+    assert reentrant == "False", "FSDP2 loses gradients of units that run twice"
+    assert refused == "True", "FSDP2 refuses inputs that are changed in place"
 
 
 BRANCHES = Path(__file__).parent / "branches" / "train.py"

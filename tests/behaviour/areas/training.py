@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import checkpoint
 
 from ..registry import each, holds
 from . import common
@@ -102,6 +103,20 @@ def a_unit_called_twice(api: Any) -> Any:
     twice = common.layers(
         lambda m, x: m.outer(m.inner(x) + m.inner(2 * x)), inner=(4, 4), outer=(4, 5)
     )
+    return as_alone(api, twice, lambda m: m is twice.inner)
+
+
+@holds()
+def a_unit_called_twice_in_a_reentrant_checkpoint(api: Any) -> Any:
+    """A unit that runs twice in reentrant checkpoints has the gradients of both, and is freed."""
+
+    def run(model: Any, x: torch.Tensor) -> torch.Tensor:
+        x = model.outer(x)
+        for scale in 1, 2:
+            x = x + checkpoint(model.inner, scale * x, use_reentrant=True)
+        return x
+
+    twice = common.layers(run, outer=(4, 4), inner=(4, 4))
     return as_alone(api, twice, lambda m: m is twice.inner)
 
 

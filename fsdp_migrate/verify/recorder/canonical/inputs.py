@@ -14,7 +14,6 @@ import torch
 from .. import imports
 from ..patch import around
 
-
 Method = Callable[..., Any]
 
 
