@@ -77,6 +77,9 @@ def _before_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         prepare(unit)
     if torch_private.is_gathered(groups) and not torch_private.is_running(unit):
         notes.acted("sharded_after_forward", "forward")
+        if torch_private.holds_whole(groups) and "sharded_after_forward" in notes.quirks:
+            # NO_SHARD has no copies that could be older than the parameters.
+            FSDPModule.reshard(unit)
     if notes.order is not None and not torch_private.is_recomputed(unit):
         notes.order.forward_begins(unit)
     made = torch_private.pre_forward(unit, groups, args, kwargs)

@@ -212,6 +212,11 @@ def is_gathered(groups: list[Any]) -> bool:
     return any(group.is_unsharded for group in groups)
 
 
+def holds_whole(groups: list[Any]) -> bool:
+    """Whether this rank's shards are the whole parameters, as under NO_SHARD."""
+    return all(group.mesh_info.shard_mesh_size == 1 for group in groups)
+
+
 def is_outermost_forward(unit: Any) -> bool:
     """Whether the forward that ``unit`` is in began with it."""
     state = unit._get_fsdp_state()

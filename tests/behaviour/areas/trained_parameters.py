@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -263,6 +264,26 @@ def changed_after_an_evaluation(api: Any) -> Any:
         for parameter in model.parameters():
             parameter.mul_(0.5)
         return model(x)
+
+
+@holds()
+def averages_of_replicas(api: Any) -> Any:
+    """Under NO_SHARD an evaluation sees the averages that were written after the one before."""
+    options = {"use_orig_params": True, "sharding_strategy": api.ShardingStrategy.NO_SHARD}
+    model, average = api.FSDP(net(), **options), api.FSDP(net(), **options)
+    average.requires_grad_(False)
+    alone, losses = net(), []
+    for x in batches(3):
+        train(model, inputs=[x])
+        whole = full(api, model)
+        with torch.no_grad():
+            for mean, parameter in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(parameter, 0.5)
+            for name, mean in alone.named_parameters():
+                mean.lerp_(whole[name], 0.5)
+            losses.append(average(x).pow(2).mean().item())
+            assert losses[-1] == pytest.approx(alone(x).pow(2).mean().item(), rel=1e-6)
+    return losses
 
 
 @cannot("the bridge shows the stored parameters, FSDP1 what it had gathered for the root")
