@@ -37,9 +37,10 @@ USES = {
     "modules": "Counts modules, which included FSDP1's wrappers and no longer does. Go by names or by classes.",
     "order": "Depends on the number or position of parameters; under FSDP1 each unit had one. "
     "Use their names instead.",
-    "freeze": "Now freezes this part. Under FSDP1 it had no effect on the flat parameter: check which parameters train.",
-    "name": "Tests a name that contained `_fsdp_wrapped_module` under FSDP1 and no longer does. "
-    "Test for the name without it.",
+    "freeze": "Now freezes this part. Under FSDP1 it had no effect on the flat parameter. "
+    "Remove the line to train as before, or keep it if the part should be frozen.",
+    "name": "Uses names that contained `_fsdp_wrapped_module` under FSDP1 and no longer do, so it can select other parameters. "
+    "If the code spells that out, leave it out; otherwise decide whether what it selects now is what you mean.",
     "class": "Looks up the exact class of a module, which is a new class for a sharded module. "
     "Look it up with `isinstance`.",
     "gradient": "Is true of other parameters now. Under FSDP1 a parameter without a shard on this rank had no gradient; "

@@ -81,7 +81,7 @@ def test_values_that_are_read(code: str, tmp_path: Path) -> None:
 def test_names_that_had_a_prefix(test: str, tmp_path: Path) -> None:
     rates = 'RATES = {"head.weight": 0.2}\n'
     code = f"{rates}head = [p for n, p in model.named_parameters() if {test}]  # HERE"
-    assert uses(tmp_path, code) == {"Tests a"}
+    assert uses(tmp_path, code) == {"Uses names"}
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_names_that_had_a_prefix(test: str, tmp_path: Path) -> None:
     ],
 )
 def test_names_by_other_ways(code: str, tmp_path: Path) -> None:
-    assert uses(tmp_path, code) == {"Tests a"}
+    assert uses(tmp_path, code) == {"Uses names"}
     assert uses(tmp_path, code, original=False) == set()
 
 

@@ -89,7 +89,7 @@ def test_places_of_flat_parameters(code: str, tmp_path: Path) -> None:
 )
 def test_names_that_are_hashed_grouped_and_measured(code: str, tmp_path: Path) -> None:
     code = f"import hashlib\nimport zlib\n{code}"
-    assert uses(tmp_path, code) == {"Tests a"}
+    assert uses(tmp_path, code) == {"Uses names"}
     assert uses(tmp_path, code, original=False) == set()
 
 
