@@ -33,7 +33,8 @@ USES = {
     "drawn": "Draws random values for a parameter, which is now a DTensor; under FSDP1 it was this rank's shard. "
     "Initialize the model before sharding it.",
     "saved": "Saves parameters as DTensors, which only the same number of ranks can load. "
-    "Save the result of `get_model_state_dict(model)` instead.",
+    "Save what `get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))` returns, "
+    "which every rank must call.",
     "modules": "Counts modules, which included FSDP1's wrappers and no longer does. Go by names or by classes.",
     "order": "Depends on the number or position of parameters; under FSDP1 each unit had one. "
     "Use their names instead.",
