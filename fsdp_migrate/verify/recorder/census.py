@@ -43,6 +43,7 @@ class Census:
         # Parameters are known by identity: they must live on, or another could get the same. They
         # are held to the end also because that is when their last values are read.
         self._known: Tensors = {}
+        self._untrained: dict[nn.Module, Census] = {}
 
     def look(self, parameters: Iterable[torch.Tensor], rank: int, processes: int) -> None:
         """Find the owners of those parameters that were not looked for before."""
@@ -56,6 +57,25 @@ class Census:
         self._lose(
             {identity: p for identity, p in new.items() if identity not in self._holdings}, at
         )
+
+    def look_for_untrained(self, rank: int, processes: int) -> None:
+        """Find the sharded models that no optimizer has stepped so far, such as a moving average."""
+        for model in roots():
+            if model not in self._models and any(map(layouts.is_sharded, model.modules())):
+                census = Census()
+                census._models[model] = "untrained model"
+                census.look(model.parameters(), rank, processes)
+                self._untrained[model] = census
+
+    def untrained_parts(self) -> list[layouts.Part]:
+        """The parts, of which this process is the first holder, of the one model that no optimizer has stepped.
+
+        Several cannot be told apart.
+        """
+        others = [census for model, census in self._untrained.items() if model not in self._models]
+        if len(others) == 1 and others[0].complete:
+            return list(others[0].first.values())
+        return []
 
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers as they are now; every process has its own."""

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 WRAPPERS = {"_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod"}
+_SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ def clean(*path: str) -> str:
     """A qualified name without the names that wrappers add."""
     names = ".".join(path).split(".")
     return ".".join(name for name in names if name and name not in WRAPPERS)
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether a module is a unit of FSDP1 or FSDP2."""
+    return any(base.__name__ in _SHARDED for base in type(module).__mro__)
 
 
 def flat_members(module: nn.Module) -> list[torch.Tensor]:

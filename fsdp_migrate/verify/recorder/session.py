@@ -89,8 +89,11 @@ class Session:
         rates = [float(group.get("lr", 0.0)) for group in optimizer.param_groups]
         self.steps.step(rates, time.perf_counter())
         with self.noting("no gradient norm"), torch.no_grad():
+            is_first = not self.census.parts
             self.census.look(members, self.rank, self.world)
             self.steps.norms(members, self.census)
+            if is_first:
+                self.census.look_for_untrained(self.rank, self.world)
 
     def after_step(self, *_: Any) -> None:
         """The step is done."""

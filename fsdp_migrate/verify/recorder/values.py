@@ -11,21 +11,19 @@ import torch
 from torch import nn
 
 from .census import Census, roots
-from .layouts import Part, dtype_of
+from .layouts import Part, dtype_of, is_sharded
 from .ranks import identity
 from .settings import SETTINGS
 
 LIMIT = 1 << 30
 """Bytes a process writes at most; a larger model is compared without its values."""
 
-_SHARDED = {"FullyShardedDataParallel", "FSDPModule"}
-
 
 def write(census: Census, path: str, **more: Any) -> str:
     """Write the present values, and `more`, to `path`; returns why that is not possible, or nothing."""
     if not census.complete:
         return "not every parameter's name or place is known"
-    parts = census.first.values()
+    parts = [*census.first.values(), *census.untrained_parts()]
     buffers = census.buffers()
     values = [*(part.read() for part in parts), *buffers.values()]
     if sum(value.numel() * value.element_size() for value in values) > LIMIT:
@@ -56,7 +54,7 @@ class Start:
         self._hook = nn.modules.module.register_module_forward_pre_hook(self._called)
 
     def _called(self, module: nn.Module, _: Any) -> None:
-        if not _is_sharded(module):
+        if not is_sharded(module):
             return
         self._hook.remove()
         # What the recorder does not understand must not end the program: it is said in the record.
@@ -73,7 +71,7 @@ class Start:
 
     def _look(self, rank: int, processes: int) -> None:
         census = Census()
-        models = [root for root in roots() if any(map(_is_sharded, root.modules()))]
+        models = [root for root in roots() if any(map(is_sharded, root.modules()))]
         if len(models) > 1:  # those that were not called yet cannot be told apart
             self.problem = f"there are {len(models)} sharded models"
             return
@@ -111,10 +109,6 @@ class Start:
         if not torch.equal(target, value.to(target)):
             target.copy_(value)
             self.aligned.append(name)
-
-
-def _is_sharded(module: nn.Module) -> bool:
-    return any(base.__name__ in _SHARDED for base in type(module).__mro__)
 
 
 def _slice(whole: torch.Tensor, part: Part, local: torch.Tensor) -> torch.Tensor:
