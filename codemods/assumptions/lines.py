@@ -9,7 +9,13 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_migrate.codemods.assumptions.table import INTERFACE, METHODS, SETTING, STATE_DICTS
+from fsdp_migrate.codemods.assumptions.table import (
+    ASSUMPTIONS,
+    INTERFACE,
+    METHODS,
+    SETTING,
+    STATE_DICTS,
+)
 from fsdp_migrate.codemods.by_hand.measured import is_torchs
 from fsdp_migrate.codemods.by_hand.module_names import is_any_module, subject_of
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
@@ -79,6 +85,15 @@ _NAME = (
     "Is `FSDPBlock` for a sharded module of class `Block`, so comparisons with `Block` fail. "
     "Use `isinstance(module, Block)`."
 )
+_TWICE = (
+    "Loses gradients of a unit that runs twice before a backward pass, which FSDP1 did not. "
+    "Use {}, which computes the same."
+)
+# The switch of `like_fsdp1` that an assumption has, in words.
+_SWITCHES = {
+    each.name: f" (switch `{each.switch}` of `like_fsdp1`)" if each.switch else ""
+    for each in ASSUMPTIONS
+}
 # Methods that change a parameter in place.
 _WRITING = ("add_", "copy_", "div_", "fill_", "lerp_", "mul_", "sub_", "zero_")
 
@@ -109,7 +124,7 @@ def find(context: Context) -> Iterator[Found]:
     if context.form == "torch" and context.models.shards(context.file):
         for switch, node, message in context.program.once(_lines, str(context.file.path)):
             if message:
-                text = f"{message} `--form auto` keeps FSDP1's behaviour (switch `{switch}` of `like_fsdp1`)."
+                text = f"{message} `--form auto` keeps FSDP1's behaviour{_SWITCHES[switch]}."
                 construct = shortened(context.source(node))
                 raises = switch == "interface" or message == STATE_DICTS["load_state_dict"]
                 severity = None
@@ -361,6 +376,16 @@ def _names(context: Context) -> Iterator[Line]:
                 yield Line("class_names", attribute, _NAME)
 
 
+def _reentrant(context: Context) -> Iterator[Line]:
+    """`CheckpointImpl.REENTRANT`, and `use_reentrant=True`."""
+    for attribute in context.file.attributes.get("REENTRANT", ()):
+        if last_name(attribute.value) == "CheckpointImpl":
+            yield Line("reentrant", attribute, _TWICE.format("`CheckpointImpl.NO_REENTRANT`"))
+    for argument in context.file.of(ast.keyword):
+        if argument.arg == "use_reentrant" and text_of(argument.value) == "True":
+            yield Line("reentrant", argument, _TWICE.format("`use_reentrant=False`"))
+
+
 def _applies(context: Context) -> Iterator[Line]:
     """`model.apply(f)`, of which `methods` speaks."""
     for attribute in context.file.attributes.get("apply", ()):
@@ -369,4 +394,4 @@ def _applies(context: Context) -> Iterator[Line]:
             yield Line("whole_in_apply", call, "")
 
 
-_FINDERS = (_interface, _states, _writes, _gathered, _before, _names, _applies)
+_FINDERS = (_interface, _states, _writes, _gathered, _before, _names, _applies, _reentrant)
