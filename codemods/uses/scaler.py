@@ -28,7 +28,7 @@ _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_inte
 _OPTIMIZER = re.compile(r"[Oo]ptim|Ada[dgm]|SGD|Lion|RMSprop")
 _HALF_WORDS = (".half(", "torch.float16", "torch.half")  # found sooner than the pattern
 _HALF = re.compile(
-    r"\.half\(|(\.to|from_pretrained|set_default_dtype)\([^)\n]*torch\.(float16|half)\b"
+    r"\.half\(|((\.to|from_pretrained|set_default_dtype)\(|\btorch_dtype\s*=)[^)]{0,500}?torch\.(float16|half)\b"
 )
 
 
