@@ -128,6 +128,7 @@ def _analyse(
 ) -> None:
     report.candidates = len(sources)
     report.form = options.form
+    report.target = options.target_torch
     if sources:
         # Nothing below is imported for a project without FSDP.
         from fsdp_migrate.facts.program import Program

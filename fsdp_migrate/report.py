@@ -41,6 +41,7 @@ class Report:
         marked: how many findings have a comment in the changes, because a later run could not make them again.
         known: how many findings the baseline left out.
         form: what the programs become, as `--form` says.
+        target: the oldest release of torch that they run on then, as in (2, 8).
         programs: the files that use torch's FSDP1.
         imports_runtime: whether one of them imports the runtime, from the package that is installed, when it is migrated.
     """
@@ -57,6 +58,7 @@ class Report:
     marked: int = 0
     known: int = 0
     form: str = DEFAULT_FORM
+    target: tuple[int, ...] = (2, 8)
     programs: list[Path] = field(default_factory=list)
     imports_runtime: bool = False
     seconds: float = 0.0

@@ -42,7 +42,7 @@ _CHANGES = {
     "FSDP523": "Lists of modules no longer contain FSDP1's wrappers.",
 }
 # Checkpoints that FSDP2 does not read or write as FSDP1 did, by the rule that finds the line.
-_FILES = ("FSDP334", "FSDP336", "FSDP524")
+_FILES = ("FSDP334", "FSDP336", "FSDP337", "FSDP524")
 _COMPATIBLE = (
     "Checkpoints: the names in state dicts are the same. Whole state dicts, and those of `torch.distributed.checkpoint`, "
     "load before and after this change; `fsdp-migrate checkpoint inspect` says it of a file."
@@ -75,7 +75,8 @@ def _lines(
 ) -> Iterator[str]:
     yield from ("## FSDP1 to FSDP2", "")
     if findings:
-        yield from (_FORMS[report.form], "")
+        release = ".".join(map(str, report.target))
+        yield from (f"{_FORMS[report.form]} The program then needs torch {release} or newer.", "")
     yield from (escaped(summary(report)), "")
     for problem in sorted(report.errors):
         yield f"**Error:** {code(problem.path)}, line {problem.line}: {escaped(problem.message)}  "

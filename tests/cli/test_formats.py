@@ -137,6 +137,7 @@ def test_a_pull_request_says_what_a_reviewer_asks(folder: Path) -> None:
         "- Assumes it. (2 places: `a b/x.py:3`, `a b/x.py:5`)"
     ]
     assert "- Except: saves shards (`a b/x.py:20`)" in section(text, "What remains compatible")
+    assert "The program then needs torch 2.8 or newer." in text
     assert "verify SCRIPT --form torch -- " in section(text, "What `fsdp-migrate verify` showed")
     later = section(text, "What a follow-up removes")
     assert "`a b/x.py:30`" in later
