@@ -19,7 +19,6 @@ from torch._compile import _disable_dynamo
 from torch._guards import TracingContext
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_common import TrainingState
 from torch.distributed.utils import _apply_to_tensors
 from torch.utils._pytree import tree_leaves
 
@@ -162,9 +161,9 @@ def pre_forward(unit: Any, groups: list[Any], args: tuple[Any, ...], kwargs: dic
         _show_unsharded(group)
     given = _leaves(args, kwargs)
     state = unit._get_fsdp_state()
-    if state._training_state == TrainingState.PRE_BACKWARD and not is_recomputed(unit):
+    if state._training_state.name == "PRE_BACKWARD" and not is_recomputed(unit):
         # In a reentrant checkpoint it may still be that of an earlier use, and torch would not reduce this one's gradients.
-        state._training_state = TrainingState.IDLE
+        state._training_state = type(state._training_state).IDLE
     gather = _undecorated(state._pre_forward)
     args, kwargs = gather(unit, args, kwargs)
     for before, after in zip(given, _leaves(args, kwargs), strict=True):
@@ -305,10 +304,10 @@ def is_recomputed(unit: FSDPModule) -> bool:
 
     Once its parameters are freed and its gradients reduced that backward is over, though torch's state of the unit stays.
     """
-    if unit._get_fsdp_state()._training_state != TrainingState.PRE_BACKWARD:
+    if unit._get_fsdp_state()._training_state.name != "PRE_BACKWARD":
         return False
     groups = parameter_groups(unit)
-    return not groups or any(g._training_state != TrainingState.POST_BACKWARD for g in groups)
+    return not groups or any(g._training_state.name != "POST_BACKWARD" for g in groups)
 
 
 def keeps_unsharded_after_forward(unit: FSDPModule) -> bool:
