@@ -7,6 +7,7 @@ from fsdp_migrate.codemods.constructor.construction import AtRunTime, Constructi
 from fsdp_migrate.codemods.constructor.devices import device_type, distributed
 from fsdp_migrate.codemods.constructor.flow import default_of
 from fsdp_migrate.codemods.constructor.meshes import is_of_all_ranks
+from fsdp_migrate.codemods.constructor.named_meshes import without_names
 from fsdp_migrate.codemods.constructor.sharding import (
     DEVICE_MESH,
     DIMS,
@@ -14,14 +15,13 @@ from fsdp_migrate.codemods.constructor.sharding import (
     is_none,
     mesh_of_all,
 )
-from fsdp_migrate.codemods.context import keyword
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Parameter
 
 GROUP = Rule("FSDP106", "process-group")
 MESH = Rule("FSDP107", "device-mesh")
 
-_NAMED = "Its dimensions get names, which `fully_shard` needs to replicate."
+NAMED = "Its dimensions get names, which `fully_shard` needs to replicate."
 NAMELESS = (
     f"Then `fully_shard` raises, because the mesh has no names: add `{DIMS}` where it is created."
 )
@@ -110,11 +110,13 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
     needs_names = ""
     nameless = None
     if code.hybrid is not False:
-        nameless = _without_names(construction, value)
+        nameless = without_names(construction, value)
     if nameless is not None:
-        if nameless is value and source.endswith(")"):
+        if nameless.node is value and source.endswith(")"):
             source = f"{source.removesuffix(')')}, {DIMS})"
-            needs_names = f" {_NAMED}"
+            needs_names = f" {NAMED}"
+        elif nameless.node in code.rewritten.named_meshes:
+            needs_names = f" {NAMED}"
         else:
             needs_names = f" {NAMELESS}"
     if code.whole is False:
@@ -143,22 +145,3 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
     code.imports.append(Import(DEVICE_MESH, "DeviceMesh"))
     code.shared["mesh"] = mesh
     return f"Passed on as `mesh`.{needs_names}"
-
-
-def _without_names(construction: Construction, value: ast.expr) -> ast.Call | None:
-    """The call that makes a mesh without the names of its dimensions, which `fully_shard` asks for to replicate."""
-    program = construction.context.program
-    for made in construction.flow(value).outside:
-        call = made.node
-        if not isinstance(call, ast.Call):
-            continue
-        is_mesh = f"{DEVICE_MESH}.init_device_mesh" in program.dotted(call.func, made.file)
-        has_stars = any(each.arg is None for each in call.keywords)
-        if not is_mesh or has_stars or keyword(call, "mesh_dim_names", 2) is not None:
-            continue
-        match keyword(call, "mesh_shape", 1):
-            case ast.Tuple([_]) | None:
-                continue
-            case _:
-                return call
-    return None

@@ -19,8 +19,8 @@ from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.origins import Value, value_of
 from fsdp_migrate.facts.program import Program
 
-_DEVICE_MESH = "torch.distributed.device_mesh"
-_DIMS = 'mesh_dim_names=("replicate", "shard")'
+DEVICE_MESH = "torch.distributed.device_mesh"
+DIMS = 'mesh_dim_names=("replicate", "shard")'
 _MEMBERS = ("FULL_SHARD", "HYBRID_SHARD", "NO_SHARD")
 _STARTS = "init_process_group"
 _WORLD = re.compile(r"\bget_world_size\(\)|[\"']WORLD_SIZE[\"']")
@@ -45,7 +45,7 @@ class Chosen:
         source = self.statements[statement][1]
         needs = []
         if "init_device_mesh" in source:
-            needs.append(Import(_DEVICE_MESH, "init_device_mesh"))
+            needs.append(Import(DEVICE_MESH, "init_device_mesh"))
         if "torch." in source:
             needs.append(Import("torch", ""))
         return tuple(needs)
@@ -150,20 +150,20 @@ def _translated(construction: Construction, end: Value, found: Chosen) -> bool:
         device = '"cuda" if torch.cuda.is_available() else "cpu"'
     if not context.is_alone(statement) or target not in found.names or not dist:
         return False
-    if not context.means("init_device_mesh", statement, f"{_DEVICE_MESH}.init_device_mesh"):
+    if not context.means("init_device_mesh", statement, f"{DEVICE_MESH}.init_device_mesh"):
         return False
     name = found.names[target][1]
     match _member(construction.context.program, end):
         case "FULL_SHARD":
             source = f"{name} = None"
         case "NO_SHARD":
-            source = f"{name} = init_device_mesh({device}, ({dist}.get_world_size(), 1), {_DIMS})"
+            source = f"{name} = init_device_mesh({device}, ({dist}.get_world_size(), 1), {DIMS})"
         case _:
             per_node = context.local("per_node", statement)
             shape = f"({dist}.get_world_size() // {per_node}, {per_node})"
             source = (
                 f"{per_node} = torch.cuda.device_count()\n"
-                f"{name} = init_device_mesh({device}, {shape}, {_DIMS})"
+                f"{name} = init_device_mesh({device}, {shape}, {DIMS})"
             )
     found.statements[statement] = (file, source)
     return True
@@ -197,5 +197,5 @@ def _has_all_ranks(construction: Construction, mesh: Value) -> bool:
         case ast.Call(func=function, args=[_, ast.Tuple(elts=[ranks])]):
             made = value_of(program, file, ranks)
             is_world = made is not None and _WORLD.search(file.source(made.node)) is not None
-            return is_world and f"{_DEVICE_MESH}.init_device_mesh" in program.dotted(function, file)
+            return is_world and f"{DEVICE_MESH}.init_device_mesh" in program.dotted(function, file)
     return False

@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Collection, Iterator
 
-from fsdp_migrate.codemods.constructor import precision, sharding, wrapping
+from fsdp_migrate.codemods.constructor import given_meshes, precision, sharding, wrapping
 from fsdp_migrate.codemods.constructor.construction import constructions
 from fsdp_migrate.codemods.constructor.options import Rewritten, made_here, policy_edits
 from fsdp_migrate.codemods.constructor.predicates import Predicate
@@ -34,6 +34,7 @@ def find(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Ite
             edits = lambda read=read, text=instead: [context.replace(read, text)]  # noqa: E731
             message = f"Replaced by `{instead}`, which is the same: `MixedPrecisionPolicy` has no `buffer_dtype`."
             yield Found(precision.BUFFERS, read, Action.REWRITE, message, "", edits)
+    yield from _named(context, options, gone)
     yield from _predicates(context, options, gone)
     if options.strategies is not None:
         for find_each in (_strategies, _meshes, _booleans):
@@ -63,6 +64,14 @@ def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
         removed=removed,
         of=_taking(context, made),
     )
+
+
+def _named(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Iterator[Found]:
+    """The meshes that get names."""
+    for made, (file, source) in options.named_meshes.items():
+        if file is context.file and made not in gone:
+            edits = lambda made=made, text=source: [context.replace(made, text)]  # noqa: E731
+            yield Found(given_meshes.MESH, made, Action.REWRITE, given_meshes.NAMED, "", edits)
 
 
 _PREDICATE = (

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import Flow
+from fsdp_migrate.codemods.constructor.named_meshes import named
 from fsdp_migrate.codemods.constructor.predicates import Predicates
 from fsdp_migrate.codemods.constructor.reads import read_elsewhere, whole_sets
 from fsdp_migrate.codemods.constructor.strategies import Strategies
@@ -88,10 +89,12 @@ class Rewritten:
         strategies: those of the constructors; None if they are given none.
         predicates: the policies of the constructors that become functions of one module; None if no loop asks any.
         buffer_dtypes: reads of `buffer_dtype`, which FSDP2's policy has not, each with its file and what takes its place.
+        named_meshes: the calls that make meshes, which get names for their dimensions, each with its file and its source.
     """
 
     def __init__(self, program: Program, constructions: Sequence[Construction]) -> None:
         self.predicates: Predicates | None = None
+        self.named_meshes = named(constructions)
         self.ends: dict[ast.expr, File] = {}
         self.values: set[ast.expr] = set()
         self.casting: set[ast.expr] = set()

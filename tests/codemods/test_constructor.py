@@ -798,14 +798,18 @@ def test_what_fsdp2_does_not_have_is_for_a_person() -> None:
 
 
 @pytest.mark.parametrize("form", ["auto", "torch"])
-def test_a_mesh_without_names_to_replicate_over_needs_the_user(form: str) -> None:
-    mesh = 'mesh = init_device_mesh("cuda", (2, 8))\n'
+def test_a_mesh_without_names_to_replicate_over_gets_some(form: str) -> None:
+    mesh = 'mesh = init_device_mesh("cuda", SHAPE)\n'
     call = (
         "model = FSDP(model, device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD)\n"
     )
     (found,) = analyse(HEAD + mesh + call, form)[0].manual
     assert (found.code, found.severity) == ("FSDP107", Severity.RAISES)
+    mesh = mesh.replace("SHAPE", "(2, 8)")
     named = mesh.replace("8))", '8), mesh_dim_names=("replicate", "shard"))')
+    report, after = analyse(HEAD + mesh + call, form)
+    assert report.manual == []
+    assert named in after
     assert analyse(HEAD + named + call, form)[0].manual == []
 
 

@@ -58,3 +58,12 @@ def test_a_mesh_that_a_function_of_another_file_makes(main: str, made: str, tmp_
     assert len(raising) == MADE[made]
     assert all(each.action == Action.MANUAL for each in raising)
     assert "make_mesh(2, 8)" in program.after["train.py"]
+
+
+@pytest.mark.parametrize("made", [*MADE][:2])
+def test_names_are_added_where_the_file_is_about_fsdp(made: str, tmp_path: Path) -> None:
+    meshes = "# For FullyShardedDataParallel\n" + MESHES.replace('"cuda", (replicas, shards)', made)
+    program = analysed(tmp_path, {"train.py": IMPORTS + IN_THE_CALL, "meshes.py": meshes}, "torch")
+    assert [each for each in program.findings if each.action == Action.MANUAL] == []
+    added = f'init_device_mesh({made}, mesh_dim_names=("replicate", "shard"))'
+    assert added in program.after["meshes.py"]
