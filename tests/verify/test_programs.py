@@ -122,7 +122,8 @@ def test_a_saved_moving_average_that_stands_is_caught(tolerance: float, programs
     assert differs("--flat", "--optimizer", "Adam").equal
     verdict = differs("--fault", "data")
     assert not verdict.equal
-    assert str(verdict.first).startswith("checkpoint average.pt: enter.weight by up to")
+    first = "last parameters differ: untrained model.enter.weight by up to"
+    assert str(verdict.first).startswith(first)
     assert verdict.bitwise, "the losses say nothing of it"
 
 
