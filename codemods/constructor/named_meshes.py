@@ -32,13 +32,12 @@ def without_names(construction: Construction, value: ast.expr) -> Value | None:
 
 
 def named(constructions: Sequence[Construction]) -> dict[ast.Call, tuple[File, str]]:
-    """Those calls of constructors that show two dimensions, each with its file and the call with names."""
+    """Those calls, of constructors with a mesh, that show two dimensions, each with its file and the call with names."""
     found: dict[ast.Call, tuple[File, str]] = {}
     for construction in constructions:
         value = construction.value("device_mesh")
-        made = None
-        if value is not None:
-            made = without_names(construction, value)
+        assert value is not None
+        made = without_names(construction, value)
         if made is not None and made.node is not value and isinstance(made.node, ast.Call):
             source = made.file.source(made.node)
             is_shown = isinstance(keyword(made.node, "mesh_shape", 1), ast.Tuple)

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import Flow
@@ -89,12 +90,11 @@ class Rewritten:
         strategies: those of the constructors; None if they are given none.
         predicates: the policies of the constructors that become functions of one module; None if no loop asks any.
         buffer_dtypes: reads of `buffer_dtype`, which FSDP2's policy has not, each with its file and what takes its place.
-        named_meshes: the calls that make meshes, which get names for their dimensions, each with its file and its source.
     """
 
     def __init__(self, program: Program, constructions: Sequence[Construction]) -> None:
         self.predicates: Predicates | None = None
-        self.named_meshes = named(constructions)
+        self._constructions = constructions
         self.ends: dict[ast.expr, File] = {}
         self.values: set[ast.expr] = set()
         self.casting: set[ast.expr] = set()
@@ -139,6 +139,14 @@ class Rewritten:
             if any(made in self.casting for made, home in self.ends.items() if home is file):
                 self.casting |= {*unread}
             self.ends |= dict.fromkeys(unread, file)
+
+    @cached_property
+    def named_meshes(self) -> dict[ast.Call, tuple[File, str]]:
+        """The calls that make meshes, which get names for their dimensions, each with its file and its source."""
+        given = [each for each in self._constructions if each.value("device_mesh") is not None]
+        if given:
+            return named(given)
+        return {}
 
     def _is_seen(
         self, program: Program, construction: Construction, value: ast.expr, flow: Flow
