@@ -3,8 +3,9 @@
 import ast
 from collections.abc import Collection, Iterator, Sequence
 
-from fsdp_migrate.codemods.assumptions.lines import WORDS, is_elsewhere
+from fsdp_migrate.codemods.assumptions.elsewhere import named, places
 from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS
+from fsdp_migrate.codemods.assumptions.words import WORDS
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction
 from fsdp_migrate.codemods.constructor.silent import Hit
 from fsdp_migrate.codemods.context import Context, keyword, shortened
@@ -80,8 +81,12 @@ def of_model(
                 matters = not is_freed
             case _:
                 matters = True
-        if matters and (name not in WORDS or is_elsewhere(context, name)):
-            yield Found(ASSUMPTION, node, Action.REWRITE, assumption.message, "fully_shard")
+        if not matters:
+            continue
+        found = places(context, name)
+        if found or name not in WORDS:
+            message = f"{assumption.message}{named(found)}"
+            yield Found(ASSUMPTION, node, Action.REWRITE, message, "fully_shard")
 
 
 def policies_of(construction: Construction) -> list[ast.expr]:

@@ -5,17 +5,11 @@ switch of its own, which the findings name.
 """
 
 import ast
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_migrate.codemods.assumptions.table import (
-    ASSUMPTIONS,
-    INTERFACE,
-    METHODS,
-    SETTING,
-    STATE_DICTS,
-)
+from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS, INTERFACE, STATE_DICTS
+from fsdp_migrate.codemods.assumptions.words import ASKED, REPLACED, WORDS
 from fsdp_migrate.codemods.by_hand.measured import is_torchs
 from fsdp_migrate.codemods.by_hand.module_names import is_any_module, subject_of
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, taken
@@ -37,37 +31,6 @@ from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
 
-# What `methods` and `hooks` have findings for, unless it is asked for by a string.
-_REPLACED = ("_fsdp_wrapped_module", "module", "no_sync", "register_comm_hook")
-_ASKED = {**INTERFACE, **METHODS}
-# By which words an assumption matters: `model.rank`, `hasattr(model, "rank")` and `getattr(model, name)` for the interface.
-WORDS = {
-    "interface": rf"(?<!\bself)\.(?:{'|'.join((*INTERFACE, *_REPLACED))})\b(?! import)"
-    rf"|\b(?:get|has)attr\((?!self,)(?![^()\n]*,\s*[\"'](?!(?:{'|'.join(_ASKED)})[\"']))",
-    "parameter_attributes": SETTING,
-    "data_writes": r"(?<!\bself)\.data\s*=[^=]",
-    "whole_state_dicts": r"\.(?:load_)?state_dict\(",
-    "class_names": r"\.__name__\b|\b(?:import|from) transformers\b|\.save_pretrained\(",
-    "list_inputs": r"def forward\([^)]*?\b(\w+)\b[^)]*\)[^\0]{0,2000}?\n +\1"
-    r"(?:\.(?:append|extend|update)\(|\[[^\]\n:,]*\] = )",
-    "reentrant": r"CheckpointImpl\.REENTRANT\b|use_reentrant\W{1,5}True\b"
-    r"|\.gradient_checkpointing_enable\((?![^\0]{0,200}use_reentrant)",
-    # Of an argument, up to the first statement that binds its name to something else.
-    "inputs_in_place": r"\bSequential\(\s*(?:\w+\.)*\w+\([^()]*\binplace\s*=\s*True"
-    r"|def forward\([^)]*?\b(\w+)\b[^)]*\)(?:(?!\n\s+(?:def |\1\b[^=\n]*=[^=]))[^\0]){0,2000}?"
-    r"(?:\n +\1(?: [-+*/]= |\.(?:add|mul|sub|div)_\()|(?:\n +\1 = )?[\w.]+\(\1, [^()\n]*inplace\s*=\s*True)",
-    "autocast_cache": r"autocast",
-    "sharded_after_forward": r"no_grad|inference_mode|\.eval\(\)",
-    "not_reduced": r"\.no_sync\b",
-    "summed_dtype": r"\.no_sync\b",
-    "whole_in_apply": r"(?<!\w)[a-z_]\w*\.apply\(",
-    # A field up to the first method.
-    "dataclasses": r"@(?:\w+\.)?dataclass\b.*\n(?:\s*@.*\n)*\s*class .*\n"
-    r"(?:(?!\s*(?:def |class |@)).*\n)*?(?!\s*(?:def |class |@)).*Tensor\b",
-}
-# Code for an engine that shards by itself.
-_OTHERS = re.compile(r"^\s*(?:from|import) megatron\b", re.MULTILINE)
-_METHOD = re.compile(r"^[ \t]*def (\w+)\(", re.MULTILINE)
 _DATA = "Has no effect: FSDP2 continues with the old memory. Write `p.data.copy_(x)`, where `x` is a DTensor as well."
 _LOST = (
     "Is lost when the model is sharded, because sharding replaces its parameters. "
@@ -122,7 +85,7 @@ class Line(NamedTuple):
 def find(context: Context) -> Iterator[Found]:
     """These lines, in torch's form."""
     if context.form == "torch" and context.models.shards(context.file):
-        for switch, node, message in context.program.once(_lines, str(context.file.path)):
+        for switch, node, message in context.program.once(lines_of, str(context.file.path)):
             if message:
                 text = f"{message} `--form auto` keeps FSDP1's behaviour{_SWITCHES[switch]}."
                 construct = shortened(context.source(node))
@@ -133,62 +96,7 @@ def find(context: Context) -> Iterator[Found]:
                 yield Found(ASSUMPTION, node, Action.MANUAL, text, construct, severity=severity)
 
 
-def is_elsewhere(context: Context, switch: str) -> bool:
-    """Whether a word that an assumption is about stands where its model may come, and no line is named for it."""
-    paths = context.program.reach.of(context.file.path)
-    return any(context.program.once(_is_open, path, switch) for path in paths)
-
-
-def _is_open(program: Program, path: str, switch: str) -> bool:
-    file = None
-    if program.mentions(path):
-        file = program.load(path)
-    if file is None:
-        text = program.reach.text(path)
-    else:
-        text = file.text
-    words = _words(program, switch, text)
-    if file is None or not words:
-        return bool(words)
-    lines = program.once(_lines, path)
-    spans = [file.span(line.node) for line in lines if line.switch == switch]
-    return not all(_is_inside(word, spans) for word in words)
-
-
-def _words(program: Program, switch: str, text: str) -> list[re.Match[str]]:
-    """The words of a text that an assumption is about."""
-    if _OTHERS.search(text):
-        return []
-    words = [*re.finditer(WORDS[switch], text)]
-    if switch == "whole_in_apply":
-        return [word for word in words if not _is_of_constructor(program, text, word)]
-    return words
-
-
-def _is_inside(word: re.Match[str], spans: list[tuple[int, int]]) -> bool:
-    """Whether a word begins or ends in one of the places of a text."""
-    return any(a <= word.start() < b or a < word.end() <= b for a, b in spans)
-
-
-def _is_of_constructor(program: Program, text: str, word: re.Match[str]) -> bool:
-    """Whether a class calls its own `apply` before it can be sharded: in its constructor, or in a method only called there."""
-    if not word[0].startswith("self."):
-        return False
-    method = _method_at(text, word.start())
-    if method == "__init__":
-        return True
-    calls = [*re.finditer(rf"\.{method}\(", text)]
-    is_only_there = all(_method_at(text, call.start()) == "__init__" for call in calls)
-    return bool(calls) and is_only_there and not program.has(rf"(?<!\bself)\.{method}\(")
-
-
-def _method_at(text: str, position: int) -> str:
-    """The name of the method that a position is in; empty where it is in none."""
-    names = _METHOD.findall(text, 0, position)
-    return names[-1] if names else ""
-
-
-def _lines(program: Program, path: str) -> list[Line]:
+def lines_of(program: Program, path: str) -> list[Line]:
     """Those of a file, but for code about models that FSDP1 does not wrap, or for FSDP2 itself."""
     file = program.load(path)
     assert file is not None
@@ -207,7 +115,7 @@ def _lines(program: Program, path: str) -> list[Line]:
 
 def _interface(context: Context) -> Iterator[Line]:
     """`model.process_group`, `hasattr(model, "no_sync")`."""
-    for name in (*INTERFACE, *_REPLACED):
+    for name in (*INTERFACE, *REPLACED):
         for attribute in context.file.attributes.get(name, ()):
             if context.fsdp1(attribute.value) == CLASS:
                 yield Line("interface", attribute, "")
@@ -220,8 +128,8 @@ def _interface(context: Context) -> Iterator[Line]:
         name = ""
         if len(call.args) > 1:
             name = text_of(call.args[1])
-        if name in _ASKED and context.can_be_model(call.args[0]):
-            message = f"Finds no `{name}` on an FSDP2 model. {_ASKED[name]}"
+        if name in ASKED and context.can_be_model(call.args[0]):
+            message = f"Finds no `{name}` on an FSDP2 model. {ASKED[name]}"
             yield Line("interface", call, message)
 
 

@@ -142,9 +142,9 @@ def _lines(data: bytes) -> list[str]:
 
 
 def _said(finding: Finding) -> str:
-    word = WORDS[finding.action]
+    word = heading_of(finding)
     if finding.severity:
-        word = f"{word}: {heading_of(finding)}"
+        word = f"{WORDS[finding.action]}: {word}"
     tag = f'<span class="tag {finding.action.value}">{word}</span>'
     construct = f"<code>{escape(printable(finding.construct))}</code>"
     return f"{tag} {finding.code} {construct}: {prose(finding.message)}"

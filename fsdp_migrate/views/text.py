@@ -23,8 +23,10 @@ _REFERENCES = ("FSDP001", "FSDP017")
 _MOST_PLACES = 5
 _MOST_RULES = 3  # that are named to be read about
 _STILL_FSDP1 = "still FSDP1"
+_ASSUMED = "assumed"
 _MEANINGS = {
     WORDS[Action.REWRITE]: "FSDP2 takes its place",
+    _ASSUMED: "training is the same if this holds, so check the places that are named",
     WORDS[Action.RUNTIME]: "works under FSDP2 as it is, or with fsdp_migrate.runtime",
     **{severity.value: meaning for severity, meaning in HAPPENS.items()},
     _STILL_FSDP1: "a setting that selects FSDP1 in another library, or has no use with FSDP2",
@@ -60,6 +62,8 @@ def render_grouped(findings: Iterable[Finding], width: int = 0) -> list[str]:
 
 def heading_of(finding: Finding) -> str:
     """The heading that a finding belongs under: what is done, or what happens if nobody acts on it."""
+    if finding.assumption:
+        return _ASSUMED
     if finding.severity is None:
         return WORDS[finding.action]
     if finding.still_fsdp1:

@@ -79,6 +79,17 @@ def _said(folder: Path, text: str, form: str = "torch", **files: str) -> list[st
     return found.get(line, [])
 
 
+def _without_place(message: str) -> str:
+    return message.partition(" Check ")[0]
+
+
+def _place_in(said: list[str], start: str) -> str:
+    """The place that the message with a beginning ends with, without its folder."""
+    (message,) = (message for message in said if message.startswith(start))
+    assert message.endswith("`.")
+    return message.rpartition("/")[2].removesuffix("`.")
+
+
 def test_what_is_assumed_of_every_program(tmp_path: Path) -> None:
     said = _said(tmp_path, TRAIN)
     assert len(said) == len(ALWAYS)
@@ -98,8 +109,12 @@ def test_what_is_assumed_where_it_matters(line: str, tmp_path: Path) -> None:
     assert len(said) == len(ALWAYS) + 1
     assert sum(message.startswith(start) for message in said) == 1
     # A file that the model may come to need not mention FSDP.
-    elsewhere = {"used": f"def use(model, p):\n    {line}\n"}
-    assert _said(tmp_path, f"import used\n{TRAIN}", **elsewhere) == said
+    text = f"def use(model, p):\n    {line}\n"
+    elsewhere = _said(tmp_path, f"import used\n{TRAIN}", used=text)
+    assert list(map(_without_place, elsewhere)) == list(map(_without_place, said))
+    # Both name the line that the words end on.
+    assert _place_in(said, start) == f"train.py:{len(TRAIN.splitlines()) + len(line.splitlines())}"
+    assert _place_in(elsewhere, start) == f"used.py:{len(text.splitlines())}"
 
 
 # What looks like that, and has nothing to do with the model after it is sharded.
@@ -200,21 +215,48 @@ def test_an_apply_that_has_a_finding_is_no_assumption(tmp_path: Path) -> None:
     assert len(_said(tmp_path, f"{TRAIN}    x = model.apply(print)\n")) == len(ALWAYS)
 
 
-def test_a_batch_norm_in_low_precision_is_assumed_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "layer", ["nn.BatchNorm2d(8)", "build(dict(type='BN'))", "import timm", "nn.LayerNorm(8)"]
+)
+def test_a_batch_norm_in_low_precision_is_assumed_away(layer: str, tmp_path: Path) -> None:
     options = (
         "auto_wrap_policy=ModuleWrapPolicy({Block}), mixed_precision=MixedPrecision(torch.bfloat16)"
     )
+    start = "Assumes no unit in low precision contains a BatchNorm"
     text = TRAIN.replace("FSDP(model, ", f"FSDP(model, {options}, ")
-    said = _said(tmp_path, text)
-    assert any(
-        each.startswith("Assumes no unit in low precision contains a BatchNorm") for each in said
-    )
-    assert not any("BatchNorm" in each for each in _said(tmp_path, TRAIN))
+    said = _said(tmp_path, f"import used\n{text}", used=f"layer = 1\n{layer}\n")
+    assert any(each.startswith(start) for each in said) is ("LayerNorm" not in layer)
+    if "LayerNorm" not in layer:
+        assert _place_in(said, start) == "used.py:2"
+    assert not any(each.startswith(start) for each in _said(tmp_path, TRAIN))
+
+
+def test_an_assumption_of_every_program_names_what_speaks_against_it(tmp_path: Path) -> None:
+    text = TRAIN.replace("import torch\n", "import torch\nfrom ddp import wrap\n", 1)
+    ddp = "def wrap(model):\n    return DDP(model, find_unused_parameters=True)\n"
+    said = _said(tmp_path, text, ddp=ddp)
+    assert _place_in(said, ALWAYS[0]) == "ddp.py:2"
+
+
+def test_the_places_of_an_assumption(tmp_path: Path) -> None:
+    """Of the first files, those that mention FSDP first; comments are none."""
+    start = "Assumes no code assigns `p.data = x`"
+    text = f"import a, b, c, d\n{TRAIN}    x.data = p.data * 0.9\n    y.data = 1\n"
+    line = len(text.splitlines()) - 1
+    write = "def use(p, x):\n    # p.data = x\n    p.data = x\n"
+    [message] = [
+        each
+        for each in _said(tmp_path, text, a=write, b=write, c=write, d="# p.data = x\n")
+        if each.startswith(start)
+    ]
+    assert f"/train.py:{line}`, `" in message
+    assert message.endswith("/a.py:3` and other files.")
 
 
 def test_the_rows_begin_with_the_silent_ones(tmp_path: Path) -> None:
     said = _said(tmp_path, f"{TRAIN}    {'; '.join([*MATTERS][:4])}; print(block.module)\n")
     severity = {assumption.message: assumption.severity for assumption in ASSUMPTIONS}
+    said = list(map(_without_place, said))
     assert {severity[message] for message in said} == {*Severity}
     order = [*Severity].index
     assert [*severity.values()] == sorted(severity.values(), key=order)

@@ -183,6 +183,7 @@ def test_a_refusal_of_the_runtime_announces_itself() -> None:
     )
     other = 'File "site-packages/torch/nn/batchnorm.py", line 1\nRuntimeError: x'
     assert refused(source, "auto", [refusal], [refusal]) == ["ValueError: BatchNorm2d"]
+    source += "norm = torch.nn.BatchNorm2d(8)\n"
     assert refused(source, "torch", [other], [refusal]) == ["FSDP003 about BatchNorm"]
     assert refused(source, "auto", [other], [other]) == []
 

@@ -1,0 +1,110 @@
+"""Where an assumption may not hold: places with words that it is about, in files that a model may come to."""
+
+import re
+from pathlib import Path
+
+from fsdp_migrate.codemods.assumptions.lines import lines_of
+from fsdp_migrate.codemods.assumptions.words import HINTS, WORDS
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.program import Program
+from fsdp_migrate.source import is_test, shown_path
+
+# Code for an engine that shards by itself.
+_OTHERS = re.compile(r"^\s*(?:from|import) megatron\b", re.MULTILINE)
+_METHOD = re.compile(r"^[ \t]*def (\w+)\(", re.MULTILINE)
+_MOST_NAMED = 2
+
+
+def places(context: Context, name: str) -> list[str]:
+    """The first place of some files that have words of an assumption, and no finding for them: `model.py:12`.
+
+    Files that mention FSDP come first, and tests last: the same for all constructors of a program, which then have one
+    message together. One more is found than a message names.
+    """
+    program = context.program
+    paths = program.reach.of(context.file.path)
+    found = list[str]()
+    for path in sorted(paths, key=lambda path: (is_test(path), not program.mentions(path), path)):
+        line = program.once(_open_line, path, name)
+        if line:
+            found.append(_shown(path, line))
+        if len(found) > _MOST_NAMED:
+            break
+    return found
+
+
+def named(found: list[str]) -> str:
+    """` Check `a.py:1`, `b.py:2` and other files.`; nothing without a place."""
+    if not found:
+        return ""
+    shown = ", ".join(f"`{each}`" for each in found[:_MOST_NAMED])
+    if len(found) > _MOST_NAMED:
+        shown += " and other files"
+    return f" Check {shown}."
+
+
+def _shown(path: str, line: int) -> str:
+    shown = shown_path(Path(path))
+    if path.endswith(".ipynb"):
+        return shown  # its cells have lines of their own
+    return f"{shown}:{line}"
+
+
+def _open_line(program: Program, path: str, name: str) -> int:
+    """The line of the first words of an assumption in a file that no finding is about; 0 if there are none."""
+    file = None
+    if program.mentions(path):
+        file = program.load(path)
+    if file is None:
+        text = program.reach.text(path)
+    else:
+        text = file.text
+    words = _words(program, name, text)
+    if file is not None and words:
+        lines = program.once(lines_of, path)
+        spans = [file.span(line.node) for line in lines if line.switch == name]
+        words = [word for word in words if not _is_inside(word, spans)]
+    if not words:
+        return 0
+    return text.count("\n", 0, words[0].end()) + 1
+
+
+def _words(program: Program, name: str, text: str) -> list[re.Match[str]]:
+    """The words of a text that an assumption is about."""
+    if _OTHERS.search(text):
+        return []
+    pattern = WORDS.get(name, HINTS.get(name))
+    if pattern is None:
+        return []
+    words = [word for word in re.finditer(pattern, text) if not _is_comment(text, word)]
+    if name == "whole_in_apply":
+        return [word for word in words if not _is_of_constructor(program, text, word)]
+    return words
+
+
+def _is_comment(text: str, word: re.Match[str]) -> bool:
+    start = text.rfind("\n", 0, word.start()) + 1
+    return text[start : word.start()].lstrip().startswith("#")
+
+
+def _is_inside(word: re.Match[str], spans: list[tuple[int, int]]) -> bool:
+    """Whether a word begins or ends in one of the places of a text."""
+    return any(a <= word.start() < b or a < word.end() <= b for a, b in spans)
+
+
+def _is_of_constructor(program: Program, text: str, word: re.Match[str]) -> bool:
+    """Whether a class calls its own `apply` before it can be sharded: in its constructor, or in a method only called there."""
+    if not word[0].startswith("self."):
+        return False
+    method = _method_at(text, word.start())
+    if method == "__init__":
+        return True
+    calls = [*re.finditer(rf"\.{method}\(", text)]
+    is_only_there = all(_method_at(text, call.start()) == "__init__" for call in calls)
+    return bool(calls) and is_only_there and not program.has(rf"(?<!\bself)\.{method}\(")
+
+
+def _method_at(text: str, position: int) -> str:
+    """The name of the method that a position is in; empty where it is in none."""
+    names = _METHOD.findall(text, 0, position)
+    return names[-1] if names else ""
