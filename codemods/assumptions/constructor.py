@@ -38,14 +38,11 @@ def of(
     )
     for hit in hits:
         if hit.file is context.file:
-            what = f"{hit.what[0].upper()}{hit.what[1:]}"
-            message = f"{what}. FSDP2 has no wrapper, so the result silently changes: {hit.edit}."
+            message = f"This {hit.what}. FSDP2 has no wrapper, so the result silently changes: {hit.edit}."
             construct = shortened(context.source(hit.node))
             yield Found(SILENT, hit.node, Action.MANUAL, message, construct)
         else:
-            message = (
-                f"Another place depends on FSDP1's wrapper and silently changes without it: {hit}."
-            )
+            message = f"FSDP2 has no wrapper, which silently changes code elsewhere: {hit}."
             yield Found(SILENT, call, Action.MANUAL, message, "fully_shard")
 
 

@@ -18,8 +18,9 @@ from fsdp_migrate.findings import Action
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WITHOUT = frozenset({"no_grad", "inference_mode", "set_grad_enabled"})
 _MESSAGE = (
-    "Records gradients that no backward uses. After that, FSDP1 in low precision lost the gradients of the next backward, and "
-    "the optimizer changed nothing; FSDP2 trains. Evaluate under `torch.no_grad()`."
+    "This forward records gradients, but no backward uses them. After it, FSDP1 in low precision lost the gradients of "
+    "the next backward, so the optimizer changed nothing; under FSDP2 that step trains. Evaluate under "
+    "`torch.no_grad()`."
 )
 
 

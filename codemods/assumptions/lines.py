@@ -31,25 +31,25 @@ from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
 
-_DATA = "Has no effect: FSDP2 continues with the old memory. Write `p.data.copy_(x)`, where `x` is a DTensor as well."
-_LOST = (
-    "Is lost when the model is sharded, because sharding replaces its parameters. "
-    "Set this attribute after line {}."
+_DATA = (
+    "This assignment has no effect: FSDP2 keeps using the old memory. Write `p.data.copy_(x)`, where `x` is a DTensor as "
+    "well."
 )
+_LOST = "This attribute is lost when the model is sharded, because sharding replaces its parameters. Set it after line {}."
 _OLDER = (
-    "Trains nothing: it holds the parameters from before `fully_shard`, which replaces them. "
-    "Create this optimizer after line {}."
+    "This optimizer trains nothing: it holds the parameters from before `fully_shard`, which replaces them. Create it "
+    "after line {}."
 )
 _GATHERED = (
-    "Raises or is lost after a forward without gradients, which leaves the root's parameters gathered. "
-    "Call `model.reshard()` behind each such forward."
+    "This change of parameters is lost or raises after a forward under `no_grad`, which leaves the root's parameters "
+    "gathered. Call `model.reshard()` after each such forward."
 )
 _NAME = (
-    "Is `FSDPBlock` for a sharded module of class `Block`, so comparisons with `Block` fail. "
+    "The class of a sharded module has another name: `FSDPBlock` where it was `Block`, so comparisons with `Block` fail. "
     "Use `isinstance(module, Block)`."
 )
 _TWICE = (
-    "Loses gradients of a unit that runs twice before a backward pass, which FSDP1 did not. "
+    "With a reentrant checkpoint, FSDP2 loses gradients of a unit that runs twice before a backward pass; FSDP1 did not. "
     "Use {}, which computes the same."
 )
 # The switch of `like_fsdp1` that an assumption has, in words.
@@ -87,7 +87,7 @@ def find(context: Context) -> Iterator[Found]:
     if context.form == "torch" and context.models.shards(context.file):
         for switch, node, message in context.program.once(lines_of, str(context.file.path)):
             if message:
-                text = f"{message} `--form auto` keeps FSDP1's behaviour{_SWITCHES[switch]}."
+                text = f"{message} Or use `--form auto`, which keeps FSDP1's behaviour{_SWITCHES[switch]}."
                 construct = shortened(context.source(node))
                 raises = switch == "interface" or message == STATE_DICTS["load_state_dict"]
                 severity = None
@@ -122,14 +122,14 @@ def _interface(context: Context) -> Iterator[Line]:
             elif isinstance(attribute.ctx, ast.Load) and context.can_be_model(attribute.value):
                 message = ""
                 if name in INTERFACE:
-                    message = f"Raises `AttributeError`: an FSDP2 model has no `{name}`. {INTERFACE[name]}"
+                    message = f"This raises `AttributeError`: an FSDP2 model has no `{name}`. {INTERFACE[name]}"
                 yield Line("interface", attribute, message)
     for call in (*context.file.calls.get("getattr", ()), *context.file.calls.get("hasattr", ())):
         name = ""
         if len(call.args) > 1:
             name = text_of(call.args[1])
         if name in ASKED and context.can_be_model(call.args[0]):
-            message = f"Finds no `{name}` on an FSDP2 model. {ASKED[name]}"
+            message = f"This finds nothing: an FSDP2 model has no `{name}`. {ASKED[name]}"
             yield Line("interface", call, message)
 
 

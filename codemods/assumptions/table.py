@@ -21,7 +21,7 @@ class Assumption(NamedTuple):
         name: what `WORDS` of `lines.py` knows it by.
         severity: how the program shows that it does not hold.
         condition: what must hold.
-        consequence: what FSDP1 did and FSDP2 does, where it does not hold.
+        consequence: what FSDP1 did and FSDP2 does where it does not hold, in sentences; without a switch also what to do.
         switch: the switch of `like_fsdp1` that keeps FSDP1's behaviour; empty if there is none.
     """
 
@@ -37,9 +37,10 @@ class Assumption(NamedTuple):
         kept = ""
         if self.switch:
             kept = (
-                f" `--form auto` keeps FSDP1's behaviour (switch `{self.switch}` of `like_fsdp1`)."
+                " If this does not hold, use `--form auto`: it keeps FSDP1's behaviour "
+                f"(switch `{self.switch}` of `like_fsdp1`)."
             )
-        return f"Assumes {self.condition}: {self.consequence}.{kept}"
+        return f"Assumes {self.condition}. {self.consequence}.{kept}"
 
 
 # In the order in which a constructor's findings name them.
@@ -48,44 +49,46 @@ ASSUMPTIONS = (
         "zero_gradients",
         Severity.SILENT,
         "every forward pass uses every trained parameter",
-        "FSDP1 gave unused parameters a gradient of zeros, so weight decay and momentum still changed them; "
-        "FSDP2 leaves them unchanged, and stops or hangs if only some ranks use one",
+        "FSDP1 gave unused parameters a gradient of zeros, so weight decay and momentum still changed them; FSDP2 leaves "
+        "them unchanged, and raises or hangs if only some ranks use one",
         "zero_gradients",
     ),
     Assumption(
         "batch_norm",
         Severity.SILENT,
         "no unit in low precision contains a BatchNorm",
-        "FSDP1 kept BatchNorm in float32 if it was given an `auto_wrap_policy`, and else ran it in low precision; FSDP2 runs "
-        "its weights in low precision. If a unit has one, shard the BatchNorm by itself with `MixedPrecisionPolicy()`, or use "
-        "`--form auto`",
+        "FSDP1 with an `auto_wrap_policy` kept BatchNorm in float32; FSDP2 runs it in the unit's low precision. If a "
+        "unit has one, shard the BatchNorm by itself with `MixedPrecisionPolicy()`, or use `--form auto`",
         "",
     ),
     Assumption(
         "dataclasses",
         Severity.SILENT,
         "no forward returns a dataclass",
-        "before torch 2.12, FSDP2 does not reduce gradients that come through its tensors",
+        (
+            "Before torch 2.12, FSDP2 does not reduce gradients that come through the tensors of one. Return a tuple or "
+            "a dictionary instead"
+        ),
         "",
     ),
     Assumption(
         "older_optimizers",
         Severity.SILENT,
         "the optimizer is created after this line",
-        "one created earlier would train nothing, because sharding replaces the parameters",
+        "An optimizer created earlier would train nothing, because sharding replaces the parameters",
         "older_optimizers",
     ),
     Assumption(
         "parameter_attributes",
         Severity.SILENT,
         "no code sets attributes on parameters before this line (`p.no_weight_decay = True`)",
-        "sharding replaces the parameters, and the attributes are lost",
+        "Sharding replaces the parameters, and their attributes are lost",
         "parameter_attributes",
     ),
     Assumption(
         "data_writes",
         Severity.SILENT,
-        "no code assigns `p.data = x`",
+        "no code assigns `p.data = x` to a parameter",
         "FSDP2 continues with the old memory and ignores `x`",
         "data_writes",
     ),
@@ -93,15 +96,18 @@ ASSUMPTIONS = (
         "whole_state_dicts",
         Severity.SILENT,
         "`model.state_dict()` is saved only with `torch.distributed.checkpoint`",
-        "it now holds this rank's shards, where FSDP1's held whole tensors",
+        "It now returns only this rank's shards; FSDP1's returned whole tensors",
         "whole_state_dicts",
     ),
     Assumption(
         "class_names",
         Severity.SILENT,
-        "no code compares class names, or saves them (transformers does, for `output_hidden_states`, and in `config.json` "
-        "before release 4.57)",
-        "`fully_shard` renames the class `Block` to `FSDPBlock`",
+        "no code compares or saves the class names of modules",
+        (
+            "`fully_shard` renames the class of each sharded module: `Block` is then called `FSDPBlock`. For example, "
+            "transformers compares class names for `output_hidden_states`, and before release 4.57 saves the model's in "
+            "`config.json`"
+        ),
         "class_names",
     ),
     Assumption(
@@ -114,17 +120,17 @@ ASSUMPTIONS = (
     Assumption(
         "reentrant",
         Severity.SILENT,
-        "each unit inside a reentrant activation checkpoint runs once before a backward pass (`use_reentrant=True`, "
-        "`CheckpointImpl.REENTRANT`, and what transformers 4 uses unless told otherwise)",
-        "FSDP2 loses gradients of a unit that runs twice. Use `use_reentrant=False` or `CheckpointImpl.NO_REENTRANT`, or "
-        "`--form auto`",
+        "each unit inside a reentrant activation checkpoint runs only once before a backward pass (reentrant are "
+        "`use_reentrant=True`, `CheckpointImpl.REENTRANT` and the default of transformers 4)",
+        "FSDP2 loses gradients of a unit that runs twice. If this does not hold, write `use_reentrant=False` or "
+        "`CheckpointImpl.NO_REENTRANT`, or use `--form auto`",
         "",
     ),
     Assumption(
         "autocast_cache",
         Severity.SILENT,
         "one forward pass per `torch.autocast` block",
-        "autocast caches the cast weights, and a second forward would reuse them",
+        "Autocast caches the cast weights, and a second forward in the block would reuse the old ones",
         "autocast_cache",
     ),
     Assumption(
@@ -132,58 +138,61 @@ ASSUMPTIONS = (
         Severity.SILENT,
         "no code reads or changes parameters, or creates an optimizer, between an evaluation (a forward under `no_grad`) and "
         "the next training step",
-        "the model's outermost unit keeps gathered copies of its parameters until then, and changes to those are lost",
+        "The model's outermost unit keeps gathered copies of its parameters until then, and changes to these are lost",
         "sharded_after_forward",
     ),
     Assumption(
         "whole_in_apply",
         Severity.SILENT,
         "functions passed to `model.apply` do not read parameters",
-        "they now see shards, where FSDP1 gathered whole parameters for them",
+        "They now see shards; FSDP1 gathered whole parameters for them",
         "whole_in_apply",
     ),
     Assumption(
         "not_reduced",
         Severity.SILENT,
         "each accumulation under `no_sync` ends in a step, and no code reads gradients before that",
-        "FSDP2 keeps gradients that are not reduced where `zero_grad()` does not clear them and `p.grad` does not show them. "
-        "Set `set_requires_gradient_sync(True)` for the last batch, or use `--form auto`",
+        "FSDP2 keeps unreduced gradients outside of `p.grad`, where `zero_grad()` does not clear them. If this does not "
+        "hold, call `set_requires_gradient_sync(True)` before the last batch, or use `--form auto`",
         "",
     ),
     Assumption(
         "summed_dtype",
         Severity.SILENT,
-        "gradients that accumulate under `no_sync` may add up in `reduce_dtype`",
-        "FSDP1 added them up in `param_dtype`, so the sums are rounded elsewhere; `--form auto` does as FSDP1 did. With a "
-        "`reduce_dtype` in low precision and parameters in float32, sums become less exact: set it to float32",
+        "it does not matter that gradients under `no_sync` add up in `reduce_dtype`",
+        "FSDP1 added them up in `param_dtype`, so the results are rounded differently. If `reduce_dtype` is the lower "
+        "precision, sums become less exact: set it to float32, or use `--form auto`",
         "",
     ),
     Assumption(
         "root_inputs",
         Severity.SILENT,
-        "units in low precision run only inside `forward` of the model",
-        "FSDP1 also cast the inputs of a unit that another method runs (`model.encode(x)`); FSDP2 does not, so its numbers "
-        "change or it raises a dtype error",
+        "units in low precision run only inside the model's `forward`",
+        "FSDP1 also cast the inputs of a unit that another method runs (`model.encode(x)`); FSDP2 does not, so its "
+        "results change or it raises a dtype error",
         "root_inputs",
     ),
     Assumption(
         "interface",
         Severity.RAISES,
         "no other code uses FSDP1's methods and attributes of the model (`model.module`, `model.rank`)",
-        "a model sharded by `fully_shard` does not have them",
+        "A model sharded by `fully_shard` does not have them",
         "interface",
     ),
     Assumption(
         "inputs_in_place",
         Severity.RAISES,
         "no unit changes its input in place (`x += y`, or `nn.ReLU(inplace=True)` as its first layer)",
-        "FSDP2 passes views that autograd does not let a unit change. Write `x = x + y`, or use `--form auto`",
+        (
+            "FSDP2 passes views to it, and autograd raises if they are changed in place. Write `x = x + y`, or use "
+            "`--form auto`"
+        ),
         "",
     ),
     Assumption(
         "printing",
         Severity.PRINTS,
-        "nothing depends on printed names of classes and parameters",
+        "nothing depends on the names of classes and parameters that are printed or logged",
         "FSDP1's wrapper no longer appears in them",
         "class_names",
     ),
@@ -193,14 +202,14 @@ _STATE_DICTS = "torch.distributed.checkpoint.state_dict"
 _GET_AND_SET = f"Use `get_model_state_dict` and `set_model_state_dict` of `{_STATE_DICTS}`."
 _GET_OPTIMIZER = f"Use `get_optimizer_state_dict` of `{_STATE_DICTS}`."
 _SET_OPTIMIZER = f"Use `set_optimizer_state_dict` of `{_STATE_DICTS}`."
-_OWN_VARIABLE = "Keep the value that you pass to `fully_shard` in a variable of your own."
+_OWN_VARIABLE = "Keep in a variable of your own what you pass to `fully_shard`, and read that."
 _LEAVE_OUT = "Remove it."
 # What a model of FSDP1 has and one of `fully_shard` lacks, with what to write in its place.
 INTERFACE = {
     "process_group": "Use `mesh.get_group()` of the mesh passed to `fully_shard`, or `dist.group.WORLD`.",
-    "rank": "Use `dist.get_rank()`, with the group of the mesh.",
-    "world_size": "Use `dist.get_world_size()`, with the group of the mesh.",
-    "compute_device": "Use `next(model.parameters()).device`, unless parameters are offloaded.",
+    "rank": "Use `dist.get_rank(group)` with the group of the mesh, or `dist.get_rank()`.",
+    "world_size": "Use `dist.get_world_size(group)` with the group of the mesh, or `dist.get_world_size()`.",
+    "compute_device": "Use `next(model.parameters()).device`. If parameters are offloaded, use the device that you set.",
     "cpu_offload": _OWN_VARIABLE,
     "mixed_precision": _OWN_VARIABLE,
     "sharding_strategy": _OWN_VARIABLE,
@@ -221,7 +230,9 @@ INTERFACE = {
     "shard_full_optim_state_dict": _SET_OPTIMIZER,
     "scatter_full_optim_state_dict": _SET_OPTIMIZER,
     "flatten_sharded_optim_state_dict": _SET_OPTIMIZER,
-    "rekey_optim_state_dict": "Remove it: these functions always use parameter names as keys.",
+    "rekey_optim_state_dict": (
+        "Remove this call: torch's functions for optimizer states always use parameter names as keys."
+    ),
 }
 # Those of its methods that other rules find, and that a string can ask for.
 METHODS = {
@@ -231,11 +242,12 @@ METHODS = {
 # Methods that both have, and that do something else.
 STATE_DICTS = {
     "state_dict": (
-        "Returns this rank's shards, in the memory of the parameters; FSDP1 returned whole copies. "
-        f"Use `get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` of `{_STATE_DICTS}`."
+        "This returns only this rank's shards, in the memory of the parameters; FSDP1 returned copies of whole tensors. "
+        "For whole tensors, use `get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` of "
+        f"`{_STATE_DICTS}`."
     ),
     "load_state_dict": (
-        "Accepts only shards, and raises for whole tensors. "
-        f"Use `set_model_state_dict(model, state, options=StateDictOptions(full_state_dict=True))` of `{_STATE_DICTS}`."
+        "This accepts only shards, and raises for whole tensors. To load whole tensors, use `set_model_state_dict(model, "
+        f"state, options=StateDictOptions(full_state_dict=True))` of `{_STATE_DICTS}`."
     ),
 }

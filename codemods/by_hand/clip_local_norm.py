@@ -20,22 +20,24 @@ RULE = Rule("FSDP302", "clip-local-norm")
 _NAME = "clip_grad_norm_"
 _TORCH = frozenset({f"torch.nn.utils.{_NAME}", f"torch.nn.utils.clip_grad.{_NAME}"})
 _MESSAGE = (
-    "Clips by the norm over all ranks. Under FSDP1 each rank used the smaller norm of its own shard, so gradients are "
-    "clipped more now. Keep `max_norm` if it is meant for the whole model; raise it only to repeat old runs."
+    "This call now clips by the norm over all ranks. Under FSDP1 each rank used the smaller norm of its own shard, so "
+    "gradients are clipped more than before. Keep `max_norm` if it is meant for the whole model; raise it only to repeat "
+    "old runs."
 )
 _HANDED_ON = (
-    "Clips sharded parameters by the norm over all ranks. Under FSDP1 each rank used the smaller norm of its own shard, so "
-    "gradients are clipped more now. Keep `max_norm` if it is meant for the whole model; raise it only to repeat old runs."
+    "This call now clips sharded parameters by the norm over all ranks. Under FSDP1 each rank used the smaller norm of "
+    "its own shard, so gradients are clipped more than before. Keep `max_norm` if it is meant for the whole model; raise "
+    "it only to repeat old runs."
 )
 _RESULT = "The norm it returns is now a DTensor: use `norm.full_tensor()` for a plain tensor."
 _IGNORED = (
-    "Includes this rank's own gradients of ignored parameters in the norm. If those differ between ranks, each rank scales "
-    "its shards by another factor, and under FSDP2 a shard holds other elements, so training changes. "
-    "Clip the ignored parameters in a separate call."
+    "The norm includes this rank's own gradients of ignored parameters. If those differ between ranks, each rank scales "
+    "its shards by another factor; under FSDP2 a shard holds other elements, so training changes. Clip the ignored "
+    "parameters in a separate call."
 )
 _PARALLEL = (
     "Under FSDP1 each tensor-parallel rank clipped by the norm of its own part. Under FSDP2 all clip by the norm of the "
-    "whole model, so gradients are clipped more now. Raise `max_norm` only to repeat old runs."
+    "whole model, so gradients are clipped more than before. Raise `max_norm` only to repeat old runs."
 )
 
 

@@ -23,11 +23,12 @@ _C10D = re.compile(rf"torch\.distributed\.{_NAME.pattern}")
 # Functions of the program that hand on to c10d, by their names.
 _HANDING_ON = re.compile(r"all_(?:gather|reduce)\w*|(?:broadcast|reduce)_tensors?")
 _REFUSED = (
-    "Raises under FSDP2, because its argument is computed from sharded parameters and is a DTensor. "
-    "Compute it from `p.to_local()` instead."
+    "This call raises under FSDP2, because its argument is computed from sharded parameters and is a DTensor. Compute "
+    "the argument from `p.to_local()` instead."
 )
 _SERVED = (
-    "Gets a plain tensor as under FSDP1, because its argument is now computed from the local shard."
+    "Unchanged: its argument is now computed from the local shard, so it is a plain tensor as under FSDP1. Nothing has "
+    "to be done."
 )
 # What gives a number or a plain tensor.
 _ENDING = frozenset(

@@ -14,8 +14,8 @@ RULE = Rule("FSDP337", "compiled-names")
 
 _FUNCTIONS = {f"{do}_{of}_state_dict" for do in ("get", "set") for of in ("model", "optimizer")}
 _SHORTER = (
-    "The program compiles the model with `torch.compile`, which adds `_orig_mod.` to the names in FSDP1's state dicts; "
-    "`{}` does not. Old checkpoints and new ones have other names: remove `_orig_mod.` from the names of old ones."
+    "The program compiles the model with `torch.compile`, which put `_orig_mod.` into the names of FSDP1's state dicts; "
+    "`{}` leaves it out. Before you load an old checkpoint, remove `_orig_mod.` from its names."
 )
 
 

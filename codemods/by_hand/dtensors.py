@@ -16,8 +16,8 @@ _DRAWN = frozenset(
 )
 _DRAWN |= {"rand_like", "randint_like", "randn_like"}
 _OTHERS = (
-    "Draws different random numbers for a DTensor than for FSDP1's shard. "
-    "Call it on `p.to_local()` to draw per rank as before."
+    "This draws different random numbers for a DTensor than for FSDP1's shard. Call it on `p.to_local()` to draw per "
+    "rank as before."
 )
 
 

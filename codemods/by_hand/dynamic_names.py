@@ -20,7 +20,7 @@ _NOT_CALLED = (
     "The file that this patches calls `fully_shard` now and does not import FSDP1's class any more, so `patch` raises "
     "AttributeError. Patch `fully_shard` there, or shard a small model in the test."
 )
-_BY_TORCH = "Use `fully_shard` of `torch.distributed.fsdp` in the code that gets it."
+_BY_TORCH = "In the code that looks it up, use `fully_shard` of `torch.distributed.fsdp` instead."
 # Functions that may import what they are given, and files that may import the names in their tables.
 _MAY_IMPORT = re.compile(
     r"(?!is_|_is_|can_|has_).*(import|lazy|load|locate|resolve)", re.IGNORECASE
@@ -89,9 +89,10 @@ def is_of_fsdp1(path: str) -> bool:
 def may_give(path: str, form: str) -> str:
     """What is said of a path whose reader is not known."""
     if form == "torch":
-        return f"May look up torch's FSDP1 by its path. {_BY_TORCH}"
+        return f"This string may be used to look up torch's FSDP1, which is then still used. {_BY_TORCH}"
     return (
-        f"May look up torch's FSDP1 by its path. For FSDP2, use `{path.replace(TORCH, RUNTIME)}`."
+        "This string may be used to look up torch's FSDP1, which is then still used. For FSDP2, use "
+        f"`{path.replace(TORCH, RUNTIME)}`."
     )
 
 
@@ -121,7 +122,9 @@ def _may_be_imported(
 
 def _moved(context: Context, constant: ast.Constant, path: str) -> Found:
     if context.form == "torch":
-        message = f"Looks up FSDP1 by its path. {_BY_TORCH}"
+        message = (
+            f"This string is used to look up torch's FSDP1, which is then still used. {_BY_TORCH}"
+        )
         return Found(RULE, constant, Action.MANUAL, message)
     code = context.source(constant).replace(TORCH, RUNTIME)
     message = f"Replaced by the path of the same name in `{RUNTIME}`."

@@ -13,12 +13,12 @@ RULE = Rule("FSDP217", "environment")
 # What the program gets under FSDP2 where it sets one of them, and what to do. The page of the rule shows the same.
 VARIABLES = {
     "FSDP_USE_FULL_PREC_IN_EVAL": (
-        "Has no effect under FSDP2: evaluation now runs in `param_dtype`. "
-        "To evaluate in full precision, shard another copy of the model without mixed precision."
+        "This variable has no effect under FSDP2: evaluation now runs in `param_dtype`. To evaluate in full precision, "
+        "shard another copy of the model without mixed precision."
     ),
     "FSDP_USE_UNSAFE_SETATTR": (
-        "Has no effect under FSDP2, which sets parameters through a module's own `__setattr__`. "
-        "If a module overrides that, it must pass parameters on to `nn.Module`."
+        "This variable has no effect under FSDP2, which always sets parameters through a module's own `__setattr__`. If "
+        "a module overrides that method, it must pass parameters on to `nn.Module`."
     ),
 }
 

@@ -17,9 +17,9 @@ from fsdp_migrate.findings import Action
 SEEDS = ("manual_seed", "manual_seed_all", "random_seed", "seed_all", "seed_everything", "set_seed")
 _RANK = re.compile(r"\b(?:dp_|global_|local_)?rank\b|_rank\(|\bRANK\b")
 _OWN = (
-    "Gives each rank different initial weights, which nothing broadcasts: the sharded model is put together from pieces of "
-    "all. FSDP1 took other pieces, so training starts from other values now. Use one seed until the model is created, or "
-    "broadcast rank 0's weights."
+    "This seed gives each rank different initial weights, and nothing broadcasts those of one rank: the sharded model is "
+    "put together from a piece of each rank's. FSDP2 takes other pieces than FSDP1, so training starts from other values "
+    "now. Use one seed until the model is created, or broadcast rank 0's weights."
 )
 
 

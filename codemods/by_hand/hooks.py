@@ -16,27 +16,31 @@ PARAMETER = Rule("FSDP506", "parameter-hook")
 OPTIMIZER = Rule("FSDP520", "optimizer-in-backward")
 
 _RAISES = (
-    "Raises under FSDP2, which has no communication hooks. "
-    "To compress gradients, set `reduce_dtype` of the mixed precision policy."
+    "This call raises under FSDP2, which has no communication hooks. To compress gradients, set `reduce_dtype` of the "
+    "mixed precision policy."
 )
 _ON_PARAMETERS = {
-    "register_hook": "Never fires on parameters of an FSDP2 model. "
-    "Use `register_post_accumulate_grad_hook`, which gets the shard of the reduced gradient.",
-    "register_post_accumulate_grad_hook": "Now runs once for each parameter, with a reduced gradient that is a DTensor. "
-    "Under FSDP1 it never ran, or once per unit. Remove it if it must not run, else let it take DTensors.",
+    "register_hook": (
+        "This hook never runs on parameters of an FSDP2 model. Use `register_post_accumulate_grad_hook`, which gets the "
+        "shard of the reduced gradient."
+    ),
+    "register_post_accumulate_grad_hook": (
+        "This hook now runs once for each parameter, and the reduced gradient is a DTensor. Under FSDP1 it ran once per "
+        "unit or, with `use_orig_params=True`, never. Make it accept DTensors, or remove it if it must not run."
+    ),
 }
 _CAST = (
-    "Now sees inputs that `fully_shard` has cast to the low precision already; under FSDP1 it saw them as they came. "
-    "Do it in the model's own forward, or before the call."
+    "This hook now sees inputs that `fully_shard` has already cast to low precision; under FSDP1 it saw them before "
+    "that. Do its work in the model's own forward, or before the call."
 )
 _IN_BACKWARD = "_apply_optimizer_in_backward"
 _STEPS = (
-    "Steps when a gradient is reduced, as under FSDP1 with `use_orig_params=True`: "
-    "`fsdp_migrate.runtime` calls it."
+    "Still works: `fsdp_migrate.runtime` lets these optimizers step when a gradient is reduced, as FSDP1 did with "
+    "`use_orig_params=True`."
 )
 _NEVER = (
-    "Silently never steps under FSDP2. "
-    "Step in `register_post_accumulate_grad_hook`, or after the backward pass."
+    "These optimizers silently never step under FSDP2. Step in `register_post_accumulate_grad_hook`, or after the "
+    "backward pass."
 )
 
 

@@ -19,29 +19,32 @@ WRAPPER = Rule("FSDP526", "no-wrapper")
 SHARDED = Rule("FSDP527", "after-sharding", Severity.RAISES)
 
 _CLASS = (
-    "Was false for FSDP1's wrapper and is true now, so this branch runs, and takes a part of the model. "
-    "Remove the branch if the whole model is needed."
+    "This test was false for FSDP1's wrapper and is true now, so its branch runs, and takes a part of the model. Remove "
+    "the branch if the whole model is needed."
 )
 _FORWARD = (
-    "Recurses without end: there is no wrapper any more, so `m.module` is `m` itself. "
-    "Remove this assignment, `forward` needs no change."
+    "This assignment makes `forward` call itself without end: there is no wrapper any more, so `m.module` is `m` itself. "
+    "Remove the assignment; `forward` needs no change."
 )
 _NAME = (
-    "Matches nothing under FSDP2, whose names have no `_fsdp_wrapped_module`. "
-    "Delete this part wherever the text has it."
+    "This text matches no name under FSDP2, because names no longer contain `_fsdp_wrapped_module`. Remove that part "
+    "from the text."
 )
-_FLAT_NAME = "Matches no parameter under FSDP2, which has no flat parameters. Name the parameters themselves."
+_FLAT_NAME = (
+    "This name matches no parameter under FSDP2, which has no flat parameters. Write the names of the parameters "
+    "themselves."
+)
 _COPY = (
-    "Raises for a sharded model. "
-    "Copy the model before sharding it, or create another one and load the state dict."
+    "This call raises for a sharded model. Copy the model before sharding it, or create another one and load the state "
+    "dict."
 )
 _REPLACED = (
-    "Raises after sharding, because the new modules hold DTensors that FSDP2 does not gather. "
-    "Convert the model before sharding it."
+    "This call raises after sharding, because the new modules hold DTensors that FSDP2 does not gather. Convert the "
+    "model before sharding it."
 )
 _DRAWN = (
-    "Draws different random numbers for DTensors than for FSDP1's shards. "
-    "Initialize the model before sharding it, or load a state dict."
+    "This draws different random numbers for DTensors than for FSDP1's shards. Initialize the model before sharding it, "
+    "or load a state dict."
 )
 _CALLS = {"convert_sync_batchnorm": _REPLACED, "deepcopy": _COPY}
 _CALLS |= dict.fromkeys(("init_weights", "initialize_weights", "reset_parameters"), _DRAWN)

@@ -19,8 +19,8 @@ from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
 _KEPT = (
-    "Keeps the memory of a parameter, and `p.data = x` now writes into it. FSDP1's flat parameter left it alone: "
-    "keep `p.data.clone()`."
+    "This keeps the memory of a parameter, and `p.data = x` now writes into that memory; under FSDP1 it did not. Keep "
+    "`p.data.clone()` instead."
 )
 
 

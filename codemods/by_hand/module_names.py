@@ -27,8 +27,8 @@ def find(context: Context) -> Iterator[Found]:
             subject = subject_of(attribute.value)
         if subject is not None and is_any_module(context, subject):
             message = (
-                "No longer finds FSDP1's wrappers, which were modules of their own. "
-                "If their number or names matter, count the instances of `FSDPModule`."
+                "This no longer finds FSDP1's wrappers, which were modules of their own. If their number or names "
+                "matter, count the instances of `FSDPModule`."
             )
             yield Found(RULE, attribute, Action.MANUAL, message)
 

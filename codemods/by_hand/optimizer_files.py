@@ -19,13 +19,13 @@ from fsdp_migrate.findings import Action, Severity
 RULE = Rule("FSDP336", "optimizer-files")
 
 _SAVED = (
-    "Saves this rank's shards as DTensors: only the same number of FSDP2 ranks can load the file, and FSDP1 cannot. "
-    "To save whole states, call `get_optimizer_state_dict(model, optimizer, "
+    "This saves only this rank's shards, as DTensors: the file loads only on the same number of FSDP2 ranks, and not "
+    "with FSDP1. To save whole states, call `get_optimizer_state_dict(model, optimizer, "
     "options=StateDictOptions(full_state_dict=True))` on every rank and write the file on rank 0."
 )
 _LOADED = (
-    "Loads FSDP1's per-rank files without complaint, but the next `optimizer.step()` raises. "
-    "Save whole states once with FSDP1, and load them with `set_optimizer_state_dict` of "
+    "This loads per-rank files of FSDP1 without complaint, but the next `optimizer.step()` raises. If you have such "
+    "files, save whole states once with FSDP1, and load those with `set_optimizer_state_dict` of "
     "`torch.distributed.checkpoint.state_dict`."
 )
 _STATES = {"state_dict", "load_state_dict"}

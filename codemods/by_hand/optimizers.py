@@ -22,8 +22,8 @@ _BY_SHAPE = re.compile(
 )
 _BY_NAME = frozenset({"create_optimizer", "create_optimizer_v2", "create_optimizer_with_params"})
 _OF_SHAPE = (
-    "Depends on shapes or norms of parameters, which are now whole ones as DTensors; under FSDP1 they were this rank's shards. "
-    "Its steps change or raise: try it, or use `torch.optim.AdamW`."
+    "This optimizer uses the shapes or norms of parameters, which are now whole ones as DTensors; under FSDP1 they were "
+    "this rank's shards. Its steps change or raise: try it, or use `torch.optim.AdamW`."
 )
 
 
@@ -51,7 +51,9 @@ def _of_torch(context: Context, name: str, call: ast.Call) -> Iterator[Found]:
             way = "Use another optimizer."
             if fused:
                 way = "Remove `fused=True`."
-            message = f"Raises under FSDP2, because it does not support DTensors. {way}"
+            message = (
+                f"This optimizer raises under FSDP2, because it does not support DTensors. {way}"
+            )
             yield Found(RULE, call, Action.MANUAL, message, f"{name}(...)")
 
 

@@ -24,15 +24,15 @@ from fsdp_migrate.findings import Action, Severity
 RULE = Rule("FSDP507", "local-tensor-ops")
 
 _COUNT = (
-    "Counts the elements of whole parameters. Under FSDP1 it counted this rank's shards, so a sum over ranks is now too "
-    "large: use `p.to_local().numel()` for the shard."
+    "This now counts the elements of whole parameters. Under FSDP1 it counted this rank's shards, so a sum over ranks is "
+    "now too large: use `p.to_local().numel()` for the shard."
 )
 _ROWS = (
-    "Selects from the whole parameter, a DTensor, and cannot be assigned to. Under FSDP1 it selected from this rank's 1-D "
-    "shard: use `p.to_local()` for the shard."
+    "This now selects from the whole parameter, a DTensor, and cannot be assigned to. Under FSDP1 it selected from this "
+    "rank's 1-D shard: use `p.to_local()` for the shard."
 )
 _OTHER = (
-    "Is not the same object as before sharding; `use_orig_params=True` kept it under FSDP1. "
+    "This parameter is not the same object as before sharding; FSDP1 with `use_orig_params=True` kept the object. "
     "Collect both after sharding, or compare names."
 )
 _CHOICE = (
@@ -45,40 +45,34 @@ _BRANCH = (
     "check that it suits DTensors, or test `p.to_local()`."
 )
 _NAME = (
-    "Selects parameters by their real names now. "
-    "Under FSDP1 each unit had one parameter, `_flat_param`, so other parameters were selected."
+    "This selects parameters by their real names now. Under FSDP1 each unit had one parameter, `_flat_param`, so other "
+    "parameters were selected: check that these are the ones you mean."
 )
 _PARTS = (
-    "Returns all parameters of this part. Under FSDP1 it returned none unless the part contained a unit, so the program now "
-    "trains or selects more of them."
+    "This returns all parameters of this part. Under FSDP1 it returned none unless the part contained a unit, so the "
+    "program now trains or selects more of them: check that it should."
 )
 NORM = (
-    "Now computes over whole parameters or gradients, and raises if a plain tensor is mixed in. "
-    "Under FSDP1 it computed over this rank's shards: use `.to_local()` of each where the ranks add their results up."
+    "This now computes over whole parameters or gradients, and raises if a plain tensor is mixed in. Under FSDP1 it "
+    "computed over this rank's shards: if the ranks add their results up, use `.to_local()` of each."
 )
 _FAILS = (
-    "Raises for a DTensor. "
-    "Use `p.to_local()` for this rank's shard, or `p.full_tensor()` for the whole parameter."
+    "This raises for a DTensor, which sharded parameters now are. Use `p.to_local()` for this rank's shard, or "
+    "`p.full_tensor()` for the whole parameter."
 )
 PLAIN = (
-    "Creates a plain tensor of the whole shape, which raises when it is combined with a DTensor. "
-    "Use `torch.zeros_like(p)` or similar."
+    "This creates a plain tensor of the whole shape, which raises when it is combined with a DTensor. Use "
+    "`torch.zeros_like(p)` or similar."
 )
 _STORAGE = (
-    "Has the size of the whole parameter on every rank, and contains no data. "
-    "Use `p.to_local().untyped_storage()` for this rank's shard."
+    "This storage has the size of the whole parameter on every rank, and contains no data. Use "
+    "`p.to_local().untyped_storage()` for this rank's shard."
 )
-_NO_STORAGE = (
-    "Raises under FSDP2, because the storage of a DTensor has no address. "
-    "Use `p.to_local().untyped_storage()`."
-)
-_ADDRESS = (
-    "Returns 0 for every sharded parameter, so all of them seem to be one. "
-    "Call `data_ptr()` on `p.to_local()`."
-)
+_NO_STORAGE = "This raises under FSDP2, because the storage of a DTensor has no address. Use `p.to_local().untyped_storage()`."
+_ADDRESS = "This returns 0 for every sharded parameter, so all of them seem to be one. Call `data_ptr()` on `p.to_local()`."
 _VECTOR = (
-    "Returns a DTensor of the whole vector. Under FSDP1 it returned this rank's shards: "
-    "use `p.to_local()` or `p.full_tensor()`."
+    "This returns a DTensor of the whole vector; under FSDP1 it returned this rank's shards. Use `p.to_local()` for the "
+    "shards, or `p.full_tensor()` for the whole vector."
 )
 _RAISING = (_FAILS, _NO_STORAGE, PLAIN)
 

@@ -51,8 +51,8 @@ ATTRIBUTES = {
     ),
     "_unshard": "FSDP2 has no such method. Use `unit.unshard()` to gather the parameters of a unit.",
     "params": (
-        "FSDP2 has no list of flat parameters. "
-        "Use `model.parameters()` once: a unit's `parameters()` include those of the units in it."
+        "FSDP2 has no list of flat parameters. Use `model.parameters()` once for the whole model: a unit's "
+        "`parameters()` include those of the units in it."
     ),
 }
 # Attributes of flat parameters, and of what held them, that nothing else has.
@@ -65,8 +65,8 @@ _OF_FLAT = frozenset(
 # Moves a unit's parameters, of a model that waits for its turn.
 _MOVING = "flat_param_to"
 _MOVES = (
-    "Moves FSDP1's flat parameters to another device, and raises: FSDP2 has none. "
-    'Replace all that is done with handles here by `model.to("cpu")` or `model.to("cuda")`.'
+    "This moves FSDP1's flat parameters to another device, and raises: FSDP2 has none. Replace all code for handles here "
+    'by `model.to("cpu")` or `model.to("cuda")`.'
 )
 _FREED = "Replaced by `reshard()`, which frees the gathered parameters, and a loop that frees the shards."
 # Those of them that no other library's objects have, and those that a file with FSDP1 in it means.
@@ -145,7 +145,7 @@ def _asked_for(context: Context) -> Iterator[Found]:
             if len(call.args) > 1:
                 asked = text_of(call.args[1])
             if asked in _UNMISTAKABLE | _OF_FLAT:
-                message = f"Never finds `{asked}` under FSDP2. {ATTRIBUTES.get(asked, FLAT)}"
+                message = f"This never finds `{asked}` under FSDP2. {ATTRIBUTES.get(asked, FLAT)}"
                 severity = Severity.SILENT
                 yield Found(
                     ATTRIBUTE, call, Action.MANUAL, message, f"{name}(...)", severity=severity
@@ -156,7 +156,9 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     owner = attribute.value
     name = attribute.attr
     if context.fsdp1(owner) == CLASS:
-        message = f"Has no effect: FSDP2 does not use `{name}` of FSDP1's class. Remove this line."
+        message = (
+            f"This line has no effect: FSDP2 does not use `{name}` of FSDP1's class. Remove it."
+        )
         if isinstance(attribute.ctx, ast.Store):
             yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
         return
@@ -168,7 +170,7 @@ def _attribute(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
             edits = lambda: [context.replace(call, code)]  # noqa: E731
             yield Found(RESHARD, call, Action.REWRITE, message, edits=edits)
         else:
-            message = f"Raises, because FSDP2 has no handles. Use `{code}`, which frees the same parameters."
+            message = f"This raises, because FSDP2 has no handles. Use `{code}`, which frees the same parameters."
             yield Found(ATTRIBUTE, attribute, Action.MANUAL, message, f".{name}")
         return
     freeing = _freeing(context, attribute)
@@ -321,5 +323,5 @@ def _flat_names(context: Context) -> Iterator[Found]:
             case _:
                 tested = False
         if tested and isinstance(constant.value, str) and constant.value.endswith("_flat_param"):
-            message = "Matches no parameter: under FSDP2 each parameter has its own name. Test for that name."
+            message = "This name matches no parameter: under FSDP2 each parameter has its own name. Test for that name."
             yield Found(ATTRIBUTE, parent, Action.MANUAL, message)

@@ -52,8 +52,8 @@ NAMES = {
     "_unshard_params_for_summon": _READ,
 }
 _OTHER = (
-    "Reads FSDP1's private state, which an FSDP2 model does not have. "
-    "Rewrite this code with public functions of FSDP2."
+    "This code reads FSDP1's private state, which an FSDP2 model does not have. Rewrite it with public functions of "
+    "FSDP2."
 )
 # Names that mean the same for any module, and modules of such names.
 _HARMLESS = frozenset(
@@ -124,7 +124,7 @@ def _name(context: Context, node: ast.expr) -> Iterator[Found]:
         return
     message = NAMES.get(name, _OTHER)
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-        message = "Patches a part of torch's FSDP1, which FSDP2 does not run. Remove this patch, or patch FSDP2."
+        message = "This patches a part of torch's FSDP1, which FSDP2 does not run. Remove the patch, or patch FSDP2 instead."
     yield Found(NAME, node, Action.MANUAL, message, name)
 
 

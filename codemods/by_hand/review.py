@@ -14,7 +14,7 @@ from fsdp_migrate.findings import Action
 RULE = Rule("FSDP098", "review-comment")
 
 _COMMENT = re.compile(r"# fsdp-migrate: review\[([A-Z0-9, ]*)\]")
-_MESSAGE = "Marks what the migration left to you: see `fsdp-migrate explain {}`. Remove the comment when it is done."
+_MESSAGE = "This comment marks what fsdp-migrate left to you: see `fsdp-migrate explain {}`. Remove it when that is done."
 
 
 @codemod(words=("fsdp-migrate: review",))

@@ -15,13 +15,13 @@ RULE = Rule("FSDP524", "sharded-tensor")
 
 _NAME = "ShardedTensor"
 _NO_LONGER = (
-    "Is {} true under FSDP2, whose sharded state dicts hold DTensors. "
-    "Test for `torch.distributed.tensor.DTensor`."
+    "This test is {} true under FSDP2, whose sharded state dicts hold DTensors. Test for "
+    "`torch.distributed.tensor.DTensor`."
 )
 _PARTS = ("local_shards", "local_tensor", "sharding_spec")
 _NO_PARTS = (
-    "Is a method of ShardedTensor, which DTensors of FSDP2's sharded state dicts do not have. "
-    "Use `value.to_local()` for this rank's shard, and `value.placements` for how it is sharded."
+    "This is a method of ShardedTensor. FSDP2's sharded state dicts hold DTensors, which do not have it. Use "
+    "`value.to_local()` for this rank's shard, and `value.placements` for how it is sharded."
 )
 
 

@@ -19,10 +19,13 @@ from fsdp_migrate.facts.origins import returned, stored, within
 from fsdp_migrate.facts.scopes import Assigned, FunctionNode, Parameter
 from fsdp_migrate.findings import Action
 
-_KEYS = "Has parameters from before sharding as keys, and the sharded model has others. Make it after sharding, or use names."
+_KEYS = (
+    "This has parameters from before sharding as keys, but sharding replaces them. Create it after sharding, or use "
+    "names as keys."
+)
 _HELD = (
-    "Uses parameters from before sharding, which `fully_shard` replaces; FSDP1 kept them with `use_orig_params=True`. "
-    "Take them from the sharded model."
+    "This uses parameters from before sharding, which `fully_shard` replaces; FSDP1 kept them with "
+    "`use_orig_params=True`. Take them from the sharded model."
 )
 _TAKING = ("parameters", "named_parameters", "weight", "bias")
 

@@ -28,30 +28,56 @@ RULE = Rule("FSDP529", "taken-from-model")
 
 _TAKING = GIVES[Kind.MODULE]
 USES = {
-    "value": "Reads a parameter or its gradient, which is now a DTensor of the whole one; under FSDP1 it was this rank's "
-    "shard. Use `p.to_local()` for the shard, as in a sum over ranks, and `p.full_tensor()` for the whole values.",
-    "drawn": "Draws random values for a parameter, which is now a DTensor; under FSDP1 it was this rank's shard. "
-    "Initialize the model before sharding it.",
-    "saved": "Saves parameters as DTensors, which only the same number of ranks can load. "
-    "Save what `get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))` returns, "
-    "which every rank must call.",
-    "modules": "Counts modules, which included FSDP1's wrappers and no longer does. Go by names or by classes.",
-    "order": "Depends on the number or position of parameters; under FSDP1 each unit had one. "
-    "Use their names instead.",
-    "freeze": "Now freezes this part. Under FSDP1 it had no effect on the flat parameter. "
-    "Remove the line to train as before, or keep it if the part should be frozen.",
-    "name": "Uses names that contained `_fsdp_wrapped_module` under FSDP1 and no longer do, so it can select other parameters. "
-    "If the code spells that out, leave it out; otherwise decide whether what it selects now is what you mean.",
-    "class": "Looks up the exact class of a module, which is a new class for a sharded module. "
-    "Look it up with `isinstance`.",
-    "gradient": "Is true of other parameters now. Under FSDP1 a parameter without a shard on this rank had no gradient; "
-    "FSDP2 has one for each that was used.",
-    "toggle": "Freezes and trains a whole model in turn. FSDP1's flat parameters did not train in the same way then: "
-    "compare the losses.",
-    "child": "Now matches the module itself. Under FSDP1 a child that was a unit was found as its wrapper, which is of no such "
-    "class, so another branch ran for it.",
-    "children": "Now finds the children themselves. Under FSDP1 the wrapper was one more level between a unit and its "
-    "children: check the depth.",
+    "value": (
+        "This reads a parameter or its gradient, which is now a DTensor of the whole one; under FSDP1 it was this rank's "
+        "shard. Use `p.to_local()` for the shard (as in a sum over ranks), or `p.full_tensor()` for the whole values."
+    ),
+    "drawn": (
+        "This draws random values for a parameter, which is now a DTensor; under FSDP1 it was this rank's shard. Other "
+        "numbers are drawn: initialize the model before sharding it."
+    ),
+    "saved": (
+        "This saves parameters as DTensors, which only the same number of ranks can load. Save what "
+        "`get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))` returns, which "
+        "every rank must call."
+    ),
+    "modules": (
+        "This counts or orders modules, among which were FSDP1's wrappers and no longer are. Select modules by name or "
+        "class instead."
+    ),
+    "order": (
+        "This depends on the number or order of parameters. Under FSDP1 each unit had one; now there are all the "
+        "original ones. Use their names instead."
+    ),
+    "freeze": (
+        "This now freezes this part of the model; under FSDP1 it had no effect on the flat parameter. Remove the line to "
+        "train as before, or keep it if the part should be frozen."
+    ),
+    "name": (
+        "This uses names that contained `_fsdp_wrapped_module` under FSDP1 and no longer do, so it may select other "
+        "parameters. If your code spells out that part of a name, remove it there. Otherwise check that the selected "
+        "parameters are the ones you mean."
+    ),
+    "class": (
+        "This looks up the exact class of a module, but `fully_shard` gives each sharded module a new class. Look it up "
+        "with `isinstance`."
+    ),
+    "gradient": (
+        "This test is true of other parameters now. Under FSDP1 a parameter without a shard on this rank had no "
+        "gradient; under FSDP2 each parameter that was used has one. Check the code that depends on it."
+    ),
+    "toggle": (
+        "This freezes a whole model and trains it again in turn. FSDP1's flat parameters trained differently then: "
+        "compare the losses."
+    ),
+    "child": (
+        "This test now matches the module itself. Under FSDP1 a child that was a unit was found as its wrapper, which is "
+        "not of this class, so another branch ran for it: check that this branch suits it."
+    ),
+    "children": (
+        "This now finds the children themselves. Under FSDP1 the wrapper was one more level between a unit and its "
+        "children: check the depth."
+    ),
 }
 
 

@@ -40,24 +40,21 @@ _WORDS = (
 )
 
 _KEYWORD = (
-    "Raises, because `fully_shard` derives a new class from each unit's class and does not pass `{}`. "
-    "Give it a default value."
+    "This class raises when a module of it is sharded: `fully_shard` derives a new class from it and does not pass `{}`. "
+    "Give that argument a default value."
 )
-_HIDDEN = (
-    "Is hidden by FSDP2's method of the same name on each sharded module. "
-    "Rename the model's own method."
-)
+_HIDDEN = "This method is hidden by FSDP2's method of the same name on each sharded module. Rename the model's own method."
 _BASE = (
-    "Recurses without end, because `fully_shard` derives a new class from each unit's class. "
-    "Write `super()` without arguments."
+    "This calls itself without end, because `fully_shard` derives a new class from each unit's class. Write `super()` "
+    "without arguments."
 )
 _BASES = (
-    "Starts with FSDP2's class and the model's own, and the base comes behind them. "
-    "Write `super()` without arguments."
+    "This now begins with FSDP2's class and the model's own class; the base class comes after them. Write `super()` "
+    "without arguments."
 )
 _CASTS = (
-    "Runs units outside the model's forward. FSDP1 cast their inputs to low precision there, FSDP2 does not: "
-    "remove `cast_forward_inputs=False` from their policy."
+    "This runs units outside the model's forward. FSDP1 cast their inputs to low precision there, FSDP2 does not: remove "
+    "`cast_forward_inputs=False` from their policy."
 )
 
 

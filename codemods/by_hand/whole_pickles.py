@@ -11,8 +11,8 @@ from fsdp_migrate.findings import Action, Severity
 RULE = Rule("FSDP531", "load-of-objects", Severity.RAISES)
 
 _MESSAGE = (
-    "Since torch 2.6 `torch.load` refuses a file that holds this object. "
-    "Where you trust the file, pass `weights_only=False` to load it: {}."
+    "Since torch 2.6 `torch.load` refuses a file that holds this object. If you trust the file, pass "
+    "`weights_only=False` where it is loaded: {}."
 )
 # Keys that show that a dictionary is a checkpoint.
 _OF_CHECKPOINTS = frozenset({"epoch", "iter", "model", "optimizer", "state_dict", "step"})

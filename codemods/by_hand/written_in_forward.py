@@ -15,8 +15,8 @@ from fsdp_migrate.facts.scopes import Opaque
 from fsdp_migrate.findings import Action
 
 _LOST = (
-    "Writes a parameter in forward, which is lost: FSDP2 runs forward on a gathered copy, and NO_SHARD had none. "
-    "Use a buffer, or write between steps."
+    "This changes a parameter during forward, and the change is lost: FSDP2 runs forward on a gathered copy, FSDP1 with "
+    "NO_SHARD did not. Use a buffer, or change the parameter between steps."
 )
 _MAKING = frozenset({"Parameter", "ParameterDict", "ParameterList"})
 _LOOPS = ast.For | ast.AsyncFor | ast.comprehension

@@ -31,8 +31,8 @@ MANUAL = b"model.register_comm_hook(state, hook)\n"
 IMPORTED = "1:1 FSDP001 `torch.distributed.fsdp: FullyShardedDataParallel`: Removed: nothing uses it any more."
 SHARDED = "2:9 FSDP002 `FSDP(...)`: Replaced by `fully_shard`, which shards the model in place: it is still the same object."
 HOOKED = (
-    "3:1 FSDP361 `model.register_comm_hook`: Raises under FSDP2, which has no communication hooks. To compress gradients, "
-    "set `reduce_dtype` of the mixed precision policy."
+    "3:1 FSDP361 `model.register_comm_hook`: This call raises under FSDP2, which has no communication hooks. To compress "
+    "gradients, set `reduce_dtype` of the mixed precision policy."
 )
 
 Cli = Callable[..., Any]

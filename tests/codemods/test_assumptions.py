@@ -28,16 +28,16 @@ def main():
 ALWAYS = (
     "Assumes every forward pass uses every trained parameter",
     "Assumes the optimizer is created after this line",
-    "Assumes nothing depends on printed names",
+    "Assumes nothing depends on the names of classes",
 )
 # A line that makes an assumption matter.
 MATTERS = {
     "p.no_weight_decay = True": "Assumes no code sets attributes on parameters",
     "setattr(p, 'expert', 1)": "Assumes no code sets attributes on parameters",
-    "x.data = p.data * 0.9": "Assumes no code assigns `p.data = x`",
+    "x.data = p.data * 0.9": "Assumes no code assigns `p.data = x` to a parameter",
     "optimizer.load_state_dict(x)": "Assumes `model.state_dict()` is saved only with",
     "with torch.autocast('cuda'): model(1)": "Assumes one forward pass per `torch.autocast` block",
-    "from transformers import AutoModel": "Assumes no code compares class names",
+    "from transformers import AutoModel": "Assumes no code compares or saves the class names",
     "@dataclass\n    class Output:\n        loss: torch.Tensor": "Assumes no forward returns a dataclass",
     '@dataclass\n    class Loss(O):\n        """Of it."""\n\n        x: FloatTensor': "Assumes no forward returns a dataclass",
     "with torch.no_grad(): model(1)": "Assumes no code reads or changes parameters, or creates",
@@ -48,12 +48,12 @@ MATTERS = {
 }
 # A line that breaks one, of a model or its parameters, and how the finding there begins.
 BREAKS = {
-    "print(model.rank)": "Raises `AttributeError`: an FSDP2 model has no `rank`",
-    "print(hasattr(model, 'no_sync'))": "Finds no `no_sync` on an FSDP2 model",
-    "model.load_state_dict({})": "Accepts only shards, and raises for whole tensors",
-    "best = model.state_dict()": "Returns this rank's shards, in the memory of the parameters",
-    "model.head.weight.data = x": "Has no effect",
-    "print([m for m in model.modules() if type(m).__name__ == 'Block'])": "Is `FSDPBlock` for a sharded module",
+    "print(model.rank)": "This raises `AttributeError`: an FSDP2 model has no `rank`",
+    "print(hasattr(model, 'no_sync'))": "This finds nothing: an FSDP2 model has no `no_sync`",
+    "model.load_state_dict({})": "This accepts only shards, and raises for whole tensors",
+    "best = model.state_dict()": "This returns only this rank's shards, in the memory of the parameters",
+    "model.head.weight.data = x": "This assignment has no effect",
+    "print([m for m in model.modules() if type(m).__name__ == 'Block'])": "The class of a sharded module has another name",
 }
 
 
@@ -175,7 +175,7 @@ def test_data_that_is_swapped_with_other_data_has_no_effect(tmp_path: Path) -> N
     found = _assumed(
         tmp_path, f"{TRAIN}    for p in model.parameters(): p.data, kept = kept, p.data\n"
     )
-    assert "Has no effect" in str(found)
+    assert "This assignment has no effect" in str(found)
 
 
 def test_attributes_before_enable_wrap_are_lost_unless_its_parameters_are_flat(
@@ -190,7 +190,9 @@ def test_attributes_before_enable_wrap_are_lost_unless_its_parameters_are_flat(
         "    with", "    for p in model.parameters():\n        p.kept = True\n    with"
     )
     found = {
-        line: said for line, said in _assumed(tmp_path, text).items() if "Is lost" in str(said)
+        line: said
+        for line, said in _assumed(tmp_path, text).items()
+        if "This attribute is lost" in str(said)
     }
     assert len(found) == 1
     assert "p.kept" in text.splitlines()[next(iter(found)) - 1]
@@ -296,7 +298,14 @@ def test_the_type_in_which_gradients_add_up(types: str, matters: bool, tmp_path:
     in_auto = analyse_source(source).changes[0].after.decode()
     for each in (text, in_auto):
         said = [*chain.from_iterable(_assumed(tmp_path, each).values())]
-        assert any("may add up in `reduce_dtype`" in message for message in said) is matters
+        assert (
+            any(
+                "it does not matter that gradients under `no_sync` add up in `reduce_dtype`"
+                in message
+                for message in said
+            )
+            is matters
+        )
 
 
 _LOW = "use_orig_params=True, mixed_precision=MixedPrecision(torch.bfloat16)"
@@ -325,7 +334,11 @@ def test_evaluations_that_record_gradients(
     text = TRAIN.replace("use_orig_params=True", given)
     found = _assumed(tmp_path, f"{text}    {line}\n{functions}")
     at = 1 + text.count("\n")
-    said = [message for message in found.get(at, ()) if message.startswith("Records gradients")]
+    said = [
+        message
+        for message in found.get(at, ())
+        if message.startswith("This forward records gradients")
+    ]
     assert bool(said) is matters
 
 

@@ -79,7 +79,7 @@ def test_example_becomes_what_it_says(rule: Rule, example: Example) -> None:
 
 def _severities_in(message: str) -> Collection[Severity]:
     """The severities that fit the words of a message."""
-    if message.startswith("Raises"):
+    if re.match(r"(This )?(\w+ )?[Rr]aises\b", message):
         return [Severity.RAISES]
     if "silently" in message or "without an error" in message:
         return [Severity.SILENT]

@@ -29,7 +29,7 @@ WRITE = "p.data = self.own[n]"
 def is_found(folder: Path, keep: str, write: str, form: str, original: bool) -> bool:
     program = PROGRAM.format(keep=keep, write=write, original=original)
     found = analysed(folder, program, form).findings
-    return any("Keeps the memory" in each.message for each in found)
+    return any("This keeps the memory of a parameter" in each.message for each in found)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,11 @@ def test_names(log):
 @pytest.mark.parametrize(
     ("name", "start"),
     [
-        ("grad/model._fsdp_wrapped_module.0.weight", "Matches nothing under FSDP2"),
-        ("grad/model._fsdp_wrapped_module._flat_param", "Matches no parameter under FSDP2"),
+        ("grad/model._fsdp_wrapped_module.0.weight", "This text matches no name under FSDP2"),
+        (
+            "grad/model._fsdp_wrapped_module._flat_param",
+            "This name matches no parameter under FSDP2",
+        ),
     ],
 )
 def test_a_name_of_fsdp1(name: str, start: str, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def marked(folder: Path, code: str, form: str) -> set[str]:
     lines = [n for n, line in enumerate(program.splitlines(), 1) if "HERE" in line]
     found = analysed(folder, program, form=form).findings
     return {
-        " ".join(f.message.split()[:2]) for f in found if f.code == "FSDP529" and f.line in lines
+        " ".join(f.message.split()[:3]) for f in found if f.code == "FSDP529" and f.line in lines
     }
 
 
@@ -55,7 +55,7 @@ def marked(folder: Path, code: str, form: str) -> set[str]:
 def test_keys_are_lost_in_each_form(before: str, behind: str, tmp_path: Path) -> None:
     code = f"{before}\n{WRAP}{behind}  # HERE"
     for form in ("auto", "torch", "bridge"):
-        assert marked(tmp_path, code, form) == {"Has parameters"}
+        assert marked(tmp_path, code, form) == {"This has parameters"}
         flat = code.replace("use_orig_params=True", "use_orig_params=False")
         assert marked(tmp_path, flat, form) == set()  # FSDP1's model had none of them either
 
@@ -81,7 +81,7 @@ def test_keys_are_lost_in_each_form(before: str, behind: str, tmp_path: Path) ->
 def test_lists_are_kept_by_all_but_the_torch_form(before: str, behind: str, tmp_path: Path) -> None:
     code = f"{before}\n{WRAP}" + behind.replace("\n", "  # HERE\n", 1)
     code += "  # HERE"
-    assert marked(tmp_path, code, "torch") == {"Uses parameters"}
+    assert marked(tmp_path, code, "torch") == {"This uses parameters"}
     assert marked(tmp_path, code, "auto") == set()
 
 
@@ -98,7 +98,7 @@ class Trainer:
     def optimizer(self):
         return torch.optim.AdamW([{"params": self.slow}, {"params": self.fast}])  # HERE
 """
-    assert marked(tmp_path, code, "torch") == {"Uses parameters"}
+    assert marked(tmp_path, code, "torch") == {"This uses parameters"}
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ groups(model, kept)
 )
 def test_what_notes_parameters_and_makes_the_model(note: str, tmp_path: Path) -> None:
     for form in ("auto", "torch"):
-        assert marked(tmp_path, MADE.format(note=note), form) == {"Has parameters"}
+        assert marked(tmp_path, MADE.format(note=note), form) == {"This has parameters"}
     after = MADE.format(note=note).replace("groups(model, kept)\n", "groups(model, set())\n")
     assert marked(tmp_path, after, "torch") == set()
 
@@ -186,7 +186,7 @@ def test_parameters_that_a_method_stores(store: str, read: str, tmp_path: Path) 
         f"    def report(self):\n        return list({read})  # HERE\n"
         f"watcher = Watcher().watch('head', net.head.weight)\n{WRAP}watcher.report()"
     )
-    assert marked(tmp_path, code, "torch") == {"Uses parameters"}
+    assert marked(tmp_path, code, "torch") == {"This uses parameters"}
     assert marked(tmp_path, code, "auto") == set()
     assert marked(tmp_path, code.replace("net.head", "other.head"), "torch") == set()
 
@@ -198,7 +198,7 @@ def test_parameters_that_an_object_gets_from_the_module(tmp_path: Path) -> None:
         "    def __call__(self):\n        nn.utils.clip_grad_value_(self.own, 1)  # HERE\n"
         f"clip = Clip(net, 0.1)\n{WRAP}clip()"
     )
-    assert marked(tmp_path, code, "torch") == {"Uses parameters"}
+    assert marked(tmp_path, code, "torch") == {"This uses parameters"}
     assert marked(tmp_path, code, "auto") == set()
     behind = code.replace(f"clip = Clip(net, 0.1)\n{WRAP}", f"{WRAP}clip = Clip(model, 0.1)\n")
     assert marked(tmp_path, behind, "torch") == set()

@@ -28,7 +28,7 @@ OPTIMIZER = "opt = torch.optim.Adam(model.parameters())\n"
     ],
 )
 def test_states_of_optimizers(code: str, tmp_path: Path) -> None:
-    assert uses(tmp_path, OPTIMIZER + code) == {"Reads a"}
+    assert uses(tmp_path, OPTIMIZER + code) == {"This reads a"}
     other = f"plain = nn.Linear(2, 2)\n{OPTIMIZER.replace('model', 'plain')}{code}"
     assert uses(tmp_path, other.replace("(model)", "(plain)")) == set()
 
@@ -69,7 +69,7 @@ def test_of_optimizers_that_mean_the_same(code: str, tmp_path: Path) -> None:
     ],
 )
 def test_places_of_flat_parameters(code: str, tmp_path: Path) -> None:
-    assert uses(tmp_path, OPTIMIZER + code, original=False) == {"Depends on"}
+    assert uses(tmp_path, OPTIMIZER + code, original=False) == {"This depends on"}
     assert uses(tmp_path, OPTIMIZER + code) == set()
 
 
@@ -89,7 +89,7 @@ def test_places_of_flat_parameters(code: str, tmp_path: Path) -> None:
 )
 def test_names_that_are_hashed_grouped_and_measured(code: str, tmp_path: Path) -> None:
     code = f"import hashlib\nimport zlib\n{code}"
-    assert uses(tmp_path, code) == {"Uses names"}
+    assert uses(tmp_path, code) == {"This uses names"}
     assert uses(tmp_path, code, original=False) == set()
 
 
@@ -110,7 +110,7 @@ def test_names_that_are_hashed_grouped_and_measured(code: str, tmp_path: Path) -
     ],
 )
 def test_parts_that_functions_give_and_freeze(code: str, tmp_path: Path) -> None:
-    assert uses(tmp_path, code, original=False) == {"Now freezes"}
+    assert uses(tmp_path, code, original=False) == {"This now freezes"}
     assert uses(tmp_path, code) == set()
 
 
@@ -119,9 +119,9 @@ def test_parts_that_functions_give_and_freeze(code: str, tmp_path: Path) -> None
     [
         (
             "def train(m, is_on):\n    for p in m.parameters():\n        p.requires_grad = is_on  # HERE\ntrain(model, 0)",
-            {"Freezes and"},
+            {"This freezes a"},
         ),
-        ("model.requires_grad_(step > 10)  # HERE", {"Freezes and"}),
+        ("model.requires_grad_(step > 10)  # HERE", {"This freezes a"}),
         ("model.requires_grad_(False)  # HERE", set()),
         ("for p in model.parameters():\n    p.requires_grad = False  # HERE", set()),
     ],
@@ -142,7 +142,7 @@ def test_a_whole_model_that_is_frozen_in_turn(code: str, use: set[str], tmp_path
     ],
 )
 def test_parameters_without_a_gradient_that_are_counted(code: str, tmp_path: Path) -> None:
-    assert uses(tmp_path, code) == {"Is true"}
+    assert uses(tmp_path, code) == {"This test is"}
 
 
 @pytest.mark.parametrize(

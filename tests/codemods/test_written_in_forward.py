@@ -38,7 +38,7 @@ def found(folder: Path, strategy: str = "NO_SHARD", form: str = "auto", **code: 
     bodies = {"start": "pass", "other": "pass", "forward": "pass", **code}
     program = PROGRAM.format(strategy=strategy, **bodies)
     findings = analysed(folder, program, form=form).findings
-    return sum(f.code == "FSDP103" and "in forward" in f.message for f in findings)
+    return sum(f.code == "FSDP103" and "during forward" in f.message for f in findings)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_hooks_of_forward(hook: str, register: str, tmp_path: Path) -> None:
     def number(strategy: str, code: str = hook) -> int:
         program = HOOKS.format(hook=code, register=register, strategy=strategy)
         findings = analysed(tmp_path / f"{strategy} {len(code)}", program).findings
-        return sum(f.code == "FSDP103" and "in forward" in f.message for f in findings)
+        return sum(f.code == "FSDP103" and "during forward" in f.message for f in findings)
 
     assert number("NO_SHARD") == 1
     assert number("FULL_SHARD") == 0

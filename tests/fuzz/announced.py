@@ -12,7 +12,7 @@ from .switches import report_of
 _CONSTRUCTOR = "FSDP002"
 # What the runtime says in place, and the finding in torch's form that speaks of the same.
 _ALSO_IN_TORCHS_FORM = {
-    "FSDP213": ("FSDP003", "Records gradients"),
+    "FSDP213": ("FSDP003", "This forward records gradients"),
     "FSDP321": ("FSDP006", "until the next backward"),
 }
 # A finding that stands where a dictionary of arguments is, and what it says raises below.
