@@ -202,12 +202,23 @@ def _same_bytes(one: Path, other: Path) -> bool:
 
 def _leaves(tree: Any) -> dict[Any, Any]:
     """Each value by its place, and each container that is empty."""
-    from fsdp_migrate.checkpoint.trees import nodes
+    from fsdp_migrate.checkpoint.trees import nodes, rebuilt
 
     containers = (Mapping, list, tuple)
+    ordered = rebuilt(tree, _in_order)
     return {
-        place: node for place, node in nodes(tree) if not isinstance(node, containers) or not node
+        place: node
+        for place, node in nodes(ordered)
+        if not isinstance(node, containers) or not node
     }
+
+
+def _in_order(place: tuple[Any, ...], node: Any) -> Any:
+    """The names of a group's parameters in one order: a state is looked up by its name."""
+    if place[-1:] == ("params",) and isinstance(node, list):
+        if all(isinstance(name, str) for name in node):
+            return sorted(node)
+    return node
 
 
 def _is_tensor(value: Any) -> bool:

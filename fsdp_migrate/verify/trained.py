@@ -2,7 +2,8 @@
 
 Two programs that train the same may still leave a parameter far apart: where a gradient is nothing but rounding, Adam
 makes a step of the learning rate of it. Then the gradient's norms differ in their last digits, and the parameter by the
-learning rates at most. Any other distance is a difference, also of a parameter that no loss depends on.
+learning rates at most. A moving average is apart by no more than what it averages. Any other distance is a difference, also of
+a parameter that no loss depends on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from fsdp_migrate.verify.values import Values
 
 PARAMETERS = "last parameters"
 BUFFERS = "last buffers"
+
+UNTRAINED = "untrained model"
+"""The recorder's name for a sharded model that no optimizer has, such as a moving average."""
 
 
 def differences(
@@ -48,6 +52,8 @@ def differences(
         limit = scale * max(tolerance, floor(str(value.dtype)))
         if name in rounded:
             limit += moved * max(1.0, scale)
+        if name.startswith(UNTRAINED):
+            limit = max(limit, _of_trained(name, parameters))
         if not tolerance:
             limit = 0.0
         if not distance <= limit:  # NaN is apart, too
@@ -55,6 +61,19 @@ def differences(
     yield from _first(step, 5, PARAMETERS, odd)
     if not tolerance or comparison.bitwise:
         yield from _first(step, 6, BUFFERS, [*buffers.items()])
+
+
+def _of_trained(name: str, parameters: dict[str, float]) -> float:
+    """How far the trained parameters are apart that one of another model can be an average of: those of the same name."""
+    own = name.partition(".")[2]
+    return max(
+        (
+            distance
+            for trained, distance in parameters.items()
+            if f".{trained}".endswith(f".{own}") and not trained.startswith(UNTRAINED)
+        ),
+        default=0.0,
+    )
 
 
 def _first(step: int, order: int, what: str, odd: list[tuple[str, float]]) -> Iterator[Difference]:

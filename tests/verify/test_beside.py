@@ -266,3 +266,18 @@ def test_a_parameter_may_be_apart_where_its_gradient_is_rounding(
     assert [difference.text for difference in found] == ([odd] if odd else [])
     same = trained.differences(compare(one, one), (one, one), (ends, ends), last, {}, 1e-6)
     assert bool([*same]), "where all gradients are the same to the last bit, nothing excuses it"
+
+
+AVERAGE = "untrained model.noise"
+
+
+@pytest.mark.parametrize(("distance", "is_odd"), [(1e-7, False), (3e-7, True)])
+def test_a_moving_average_may_be_as_far_apart_as_what_it_averages(
+    distance: float, is_odd: bool
+) -> None:
+    one = rounded([1.0, 1e-16], [1.0, 2e-16])
+    other = rounded([1.0, 3e-16], [1.0, 1e-16])
+    ends = Values({**{name: torch.ones(2) for name in NAMES}, AVERAGE: torch.full((2,), 1e-3)})
+    last = {"layer": 0.0, "noise": 2e-7, AVERAGE: distance}
+    found = trained.differences(compare(one, other), (one, other), (ends, ends), last, {}, 1e-6)
+    assert [difference.parameter for difference in found] == [AVERAGE] * is_odd

@@ -73,6 +73,15 @@ def test_a_checkpoint_is_what_is_loaded(change: dict[str, Any], text: str, tmp_p
     assert found.files[0].startswith("m.pt (1 tensor")
 
 
+@pytest.mark.parametrize(("others", "same"), [(["b", "c", "a"], True), (["b", "c", "d"], False)])
+def test_parameters_of_a_group_have_no_order(others: list[str], same: bool, tmp_path: Path) -> None:
+    def tree(names: list[str]) -> dict[str, Any]:
+        return {"optim": {"state": {}, "param_groups": [{"lr": 0.1, "params": names}]}}
+
+    found = compared(tmp_path, {"m.pt": tree(["a", "b", "c"])}, {"m.pt": tree(others)})
+    assert (found.differences == []) == same
+
+
 @pytest.mark.parametrize("shape", ["state", "optimizer", "alone"])
 def test_a_dtensor_is_no_plain_tensor(shape: str, tmp_path: Path, sharded: Any) -> None:
     value = torch.ones(4, 2)

@@ -80,3 +80,23 @@ def test_rounds_of_comprehensions_are_rows(version: str, tmp_path: Path) -> None
     assert values == ["'a'", "'bb'", "'c'"]
     lengths = [changed["x"] for _, line, changed in found if line == 8 and "x" in changed]
     assert lengths == ["'a'", "'bb'", "'c'"]
+
+
+ORDERS = """\
+names = [f"layer {n:02}" for n in range(20)]
+state = {name: len(name) for name in NAMES}
+group = {"lr": 0.1, "params": NAMES}
+"""
+
+
+def test_the_order_of_names_does_not_matter(tmp_path: Path) -> None:
+    forms = []
+    for order in ("names", "names[::-1]"):
+        folder = tmp_path / order
+        trace(ORDERS.replace("NAMES", order), folder)
+        (file,) = folder.glob("process-*.lines")
+        entries = map(json.loads, file.read_text().splitlines())
+        changed = [entry[3] for entry in entries if entry[0] in ("line", "return")]
+        forms.append([form for form in changed if {"state", "group"} & form.keys()])
+    assert forms[0] == forms[1]
+    assert len(forms[0]) == 2

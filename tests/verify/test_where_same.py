@@ -15,6 +15,7 @@ from ..bundled import CASES as FIXTURE_CASES
 from ..bundled import FIXTURES
 from ..cases.test_cases import DIFFERENT, cases, write_program
 from ..test_fixtures_verify import SHORTER
+from .test_where import look_at
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
@@ -68,3 +69,23 @@ def test_no_line_is_said_to_differ(name: str, arguments: list[str], tmp_path: Pa
         script = write_program(name, tmp_path / "program")
         how = Options(launcher="torchrun", arguments=arguments, device="cpu", timeout=120)
         assert false_lines(script, tmp_path, how, emulate=how.ranks) == []
+
+
+UNWRITTEN = """\
+import torch, torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+dist.init_process_group("gloo")
+model = torch.nn.Linear(4, 4)
+fully_shard(model)
+{held}numbers = torch.empty(2000)
+numbers[:10] = 1.0
+model(torch.ones(2, 4)).sum().backward()
+torch.optim.SGD(model.parameters(), lr=0.1).step()
+"""
+"""What `numbers` begins with is what the memory held before."""
+
+
+def test_memory_that_nothing_was_written_to_is_no_difference(tmp_path: Path) -> None:
+    held = "for n in range(9):\n    held = torch.full((2000,), 7.0)\ndel held\n"
+    text, migrated = UNWRITTEN.format(held=""), UNWRITTEN.format(held=held)
+    assert [*map(str, look_at(text, "auto", tmp_path, migrated))] == []

@@ -16,6 +16,7 @@ from typing import Any
 
 from .. import imports
 from ..imports import Copies
+from ..settings import SETTINGS
 from .follow import Follower
 from .forms import Forms
 from .journal import Journal
@@ -43,7 +44,17 @@ def install(folder: str, copies: Copies, steps: int) -> None:
         journal.stop = follow(follower)
 
     imports.after("torch", begin)
+    if SETTINGS["device"] == "cpu":
+        imports.after("torch", _fill_new_memory)
     imports.after("torch.optim.optimizer", lambda module: _count_steps(module, journal, steps))
+
+
+def _fill_new_memory(torch: Any) -> None:
+    """Have `torch.empty` give the same values in both programs: else they are what the memory held before.
+
+    On a device this would choose other kernels.
+    """
+    torch.use_deterministic_algorithms(True, warn_only=True)
 
 
 def _count_steps(module: Any, journal: Journal, limit: int) -> None:

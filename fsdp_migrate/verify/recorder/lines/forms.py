@@ -125,12 +125,14 @@ class Forms:
     def _mapping(self, value: dict[Any, Any], depth: int) -> str:
         tensors = self._with_torch()
         items = []
-        for key, item in [*value.items()][:_ITEMS]:
+        for key, item in _first_items(value):
             form = self.of(item, depth + 1)
-            if tensors is not None and key == "params" and isinstance(item, (list, tuple)):
-                # A group of an optimizer.
-                if tensors.all_parameters(item):
+            if key == "params" and isinstance(item, (list, tuple)):
+                # A group of an optimizer, or of its saved state, in which parameters have names.
+                if tensors is not None and tensors.all_parameters(item):
                     form = tensors.names(item)
+                elif all(isinstance(name, str) for name in item):
+                    form = self.of(sorted(item), depth + 1)
             if form is not None:
                 items.append(f"{self.of(key, depth + 1)}: {form}")
         if tensors is None or not tensors.any_tensor(value):
@@ -178,3 +180,10 @@ class Forms:
 
             self._tensors = Tensors(self._is_own)
         return self._tensors
+
+
+def _first_items(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    """The items that are written of a dictionary. With texts as keys they do not depend on its order."""
+    if len(value) > _ITEMS and all(isinstance(key, str) for key in value):
+        return [(key, value[key]) for key in sorted(value)[:_ITEMS]]
+    return [*value.items()][:_ITEMS]
