@@ -14,7 +14,7 @@ from typing import Any
 
 from fsdp_migrate.findings import Finding
 from fsdp_migrate.verify import trained
-from fsdp_migrate.verify.compare import FILES, Difference, eps, largest, relative
+from fsdp_migrate.verify.compare import FILES, PRECISION, Difference, eps, largest, relative
 from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.where.lines import Line
@@ -193,6 +193,11 @@ _CAUSES = {
         "the programs begin with different buffers",
         "sync_module_states=True took the first rank's buffers as well; buffers that are not saved must be computed again "
         "after a start on the meta device.",
+    ),
+    PRECISION: (
+        "parameters are computed with, or their gradients reduced in, another dtype",
+        "Pass the MixedPrecisionPolicy to fully_shard of every block, too: none takes over its parent's. FSDP1 reduced in "
+        "param_dtype where reduce_dtype was not given.",
     ),
     "clipping": (
         "the programs clip gradients with other limits",

@@ -25,6 +25,9 @@ def floor(dtype: str) -> float:
     return max(TOLERANCE, eps(dtype))
 
 
+PRECISION = "precision"
+"""What differs where parameters are computed with another dtype."""
+
 AFTER = 5
 FILES = 7
 """The order of what is compared when the programs have ended, and of files; 5 are the last parameters, 6 the last buffers."""
@@ -97,6 +100,7 @@ def compare(original: Run, migrated: Run, tolerance: float | None = None) -> Com
         text = f"{len(original.ranks)} against {len(migrated.ranks)}"
         differences.append(Difference(0, 0, -1, "number of ranks", text))
     for one, other in ranks:
+        differences += _precisions(one, other)
         differences += _counts(one, other)
         differences += _losses(one, other, losses)
         differences += _rates(one, other, max(tolerance or 0.0, NORM_TOLERANCE))
@@ -177,6 +181,22 @@ def farthest(ones: Iterable[float], others: Iterable[float]) -> float | None:
     if apart:
         return largest(apart)
     return None
+
+
+def _precisions(one: Rank, other: Rank) -> Iterator[Difference]:
+    """Parameters that are computed with, or reduced in, another dtype: losses would differ by its rounding only."""
+    odd = []
+    for name, (compute, reduce) in one.precisions.items():
+        now = other.precisions.get(name, [compute, reduce])
+        if compute != now[0]:
+            odd.append(f"{name} is used in {compute} against {now[0]}")
+        elif reduce != now[1]:
+            odd.append(f"the gradient of {name} is reduced in {reduce} against {now[1]}")
+    if odd:
+        others = ""
+        if len(odd) > 1:
+            others = f" (and {len(odd) - 1} more)"
+        yield Difference(0, -1, one.rank, PRECISION, odd[0] + others)
 
 
 def _losses(one: Rank, other: Rank, tolerance: float) -> Iterator[Difference]:

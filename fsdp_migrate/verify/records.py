@@ -35,6 +35,7 @@ class Rank:
         quirks: what each `like_fsdp1` of the program did, as the runtime tells it (`fsdp_migrate/verify/recorder/evidence.py`).
         said: the runtime's warnings: `place`, the rule's `code` and `message`.
         dtype: what the model computes in, as `torch.bfloat16`; so of the last loss and gradient.
+        precisions: the dtypes that each trained parameter is computed with, and its gradient reduced in.
         world: how many ranks there are.
         times: when each step began.
         names, gradients, values: for each step, the parameters of which this rank has a part, and this rank's part of
@@ -66,6 +67,7 @@ class Rank:
     dtype: str = ""
     loss_dtype: str = ""
     gradient_dtype: str = ""
+    precisions: dict[str, list[str]] = field(default_factory=dict)
     quirks: list[dict[str, Any]] = field(default_factory=list)
     said: list[dict[str, str]] = field(default_factory=list)
     world: int = 0

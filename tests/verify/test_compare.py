@@ -194,6 +194,28 @@ def test_what_is_compared_at_the_end_is_at_no_step() -> None:
     assert first(fewer).startswith("number of backwards differs first at step 19")
 
 
+@pytest.mark.parametrize(
+    ("now", "told"),
+    [
+        (("bfloat16", "float32"), ""),
+        (("float32", "float32"), "w is used in bfloat16 against float32 (and 1 more)"),
+        (
+            ("bfloat16", "bfloat16"),
+            "the gradient of w is reduced in float32 against bfloat16 (and 1 more)",
+        ),
+    ],
+)
+def test_another_precision_is_a_difference_where_losses_are_equal(
+    now: tuple[str, str], told: str
+) -> None:
+    def of(compute: str, reduce: str) -> Run:
+        one = replace(rank([3.0, 2.0]), precisions={name: [compute, reduce] for name in "wv"})
+        return Run([one], 1.0)
+
+    found = compare(of("bfloat16", "float32"), of(*now), 1e-2)
+    assert [difference.text for difference in found.differences] == [told] * bool(told)
+
+
 def test_the_summary_is_markdown() -> None:
     odd = replace(verdict(run([3.0, 2.0]), run([3.0, 2.25])), notes=["<script> & *"])
     text = markdown(odd, "train.py")

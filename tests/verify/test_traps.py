@@ -114,8 +114,14 @@ FAULTS = {
     "BatchNorm in bfloat16": Fault(
         MIXED,
         {BATCH_NORM: BATCH_NORM_LOW},
-        "loss differs first at step 1 on rank 0:",
-        cause="buffer-dtype",
+        "precision differs first at the start on rank 0: middle.weight is used in float32 against bfloat16",
+        cause="precision",
+    ),
+    "reduced in bfloat16": Fault(
+        MIXED,
+        {", reduce_dtype=torch.float32": ""},
+        "precision differs first at the start on rank 0: the gradient of ",
+        cause="precision",
     ),
 }
 

@@ -93,6 +93,7 @@ TRAPS = {
     "clipped by a local norm": "model.clip_grad_norm_(args.clip)",
     "buffers in single precision": "model = FSDP(",
     "BatchNorm in bfloat16": "x = self.blocks(self.middle(",
+    "reduced in bfloat16": "loss.backward()",
 }
 
 

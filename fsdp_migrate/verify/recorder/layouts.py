@@ -1,7 +1,7 @@
 """How a parameter is laid out over processes: in an FSDP1 flat shard, as a DTensor, or whole in each."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,3 +185,38 @@ def dtype_of(model: nn.Module) -> torch.dtype:
             found.append(torch.get_autocast_dtype(device))
     known = [dtype for dtype in found if dtype is not None]
     return max(known or [torch.float32], key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def precisions(model: nn.Module) -> dict[str, list[str]]:
+    """The dtypes that each trained parameter of a sharded model is computed with, and that its gradient is reduced in."""
+    found: dict[str, list[str]] = {}
+    for path, module in model.named_modules():
+        for parameter, name, compute, reduce in _units_dtypes(module):
+            if parameter.requires_grad and parameter.is_floating_point():
+                dtypes = (compute, reduce)
+                found[clean(path, name)] = [str(d).removeprefix("torch.") for d in dtypes]
+    return found
+
+
+_Dtypes = tuple[torch.Tensor, str, torch.dtype, torch.dtype]
+"""A parameter, its name in its module, and what it is computed with and reduced in."""
+
+
+def _units_dtypes(module: nn.Module) -> Iterator[_Dtypes]:
+    handle: Any = module.__dict__.get("_handle")
+    flat: Any = getattr(handle, "flat_param", None)
+    if flat is not None:
+        compute = handle._fwd_bwd_param_dtype
+        for index, name in enumerate(flat._fqns):
+            owner = flat
+            if flat._params is not None:
+                owner = flat._params[index]
+            yield owner, name, compute, handle._reduce_dtype
+    names = {id(m): path for path, m in module.named_modules()}
+    for group in fsdp2_groups(module):
+        for own in group.fsdp_params:
+            sharded = own.sharded_param
+            place = own._module_info
+            compute = group.mp_policy.param_dtype or sharded.dtype
+            name = clean(names.get(id(place.module), ""), place.param_name)
+            yield sharded, name, compute, group.mp_policy.reduce_dtype or compute

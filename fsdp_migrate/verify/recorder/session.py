@@ -111,7 +111,8 @@ class Session:
         if self.start is None:
             return {"aligned": [], "start_problem": "", "dtype": ""}
         start = self.start
-        return {"aligned": start.aligned, "start_problem": start.problem, "dtype": start.dtype}
+        dtypes = {"dtype": start.dtype, "precisions": start.precisions}
+        return {"aligned": start.aligned, "start_problem": start.problem, **dtypes}
 
     def write(self) -> bool:
         """Write this process's record; returns whether it is a rank and has one."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from .census import Census, roots
-from .layouts import Part, dtype_of, is_sharded
+from .layouts import Part, dtype_of, is_sharded, precisions
 from .ranks import identity
 from .settings import SETTINGS
 
@@ -50,6 +50,7 @@ class Start:
         self.aligned: list[str] = []
         self.problem = "no sharded model was called"
         self.dtype = ""
+        self.precisions: dict[str, list[str]] = {}
         self._folder = folder
         self._hook = nn.modules.module.register_module_forward_pre_hook(self._called)
 
@@ -60,6 +61,7 @@ class Start:
         # What the recorder does not understand must not end the program: it is said in the record.
         try:
             self.dtype = str(dtype_of(module))
+            self.precisions = precisions(module)
             with torch.no_grad():
                 self._look(*identity())
         except Exception as error:
