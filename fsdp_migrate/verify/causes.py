@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from fsdp_migrate.findings import Finding
-from fsdp_migrate.verify import trained
+from fsdp_migrate.verify import clipping, trained
 from fsdp_migrate.verify.compare import FILES, PRECISION, Difference, eps, largest, relative
 from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.records import Run
@@ -157,6 +157,8 @@ def _of_norms(index: int, original: Run, migrated: Run) -> Shown:
     parts = [math.sqrt(rank.squares[index]) for rank in migrated.ranks if index < len(rank.squares)]
     if len(parts) > 1 and all(_near(part, before) for part in parts):
         yield "local-clip", {}
+    if alone := clipping.by_one(index, original, migrated):
+        yield "clipping by one", alone
     factor = now / before
     if ranks > 1 and (_near(factor, ranks) or _near(factor, 1 / ranks)):
         yield "averaging", {"factor": factor, "ranks": ranks}
@@ -202,6 +204,10 @@ _CAUSES = {
     "clipping": (
         "the programs clip gradients with other limits",
         "Call torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm) where the original clips, with the same limit.",
+    ),
+    "clipping by one": (
+        "the {name} clips gradients to a norm of {limit}, and the {other} does not clip",
+        "Let the migrated program call torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm) where the original clips.",
     ),
     "unused-parameters": (
         "no loss depends on {name}, and the optimizer treats it differently",
@@ -258,6 +264,7 @@ _NAMES = {
     "first parameters": "initial-weights",
     "first parameters of the ranks": "initial-weights",
     "first buffers": "initial-buffers",
+    "clipping by one": "clipping",
 }
 
 

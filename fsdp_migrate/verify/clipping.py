@@ -1,5 +1,6 @@
 """Clip calls of two runs against each other: where no gradient reached a limit, nothing else shows that one is lost."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +8,11 @@ from typing import Any
 from fsdp_migrate.verify.compare import Difference
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.views.text import counted
+
+_NORM = re.compile(r"[-+.\de]+")
+"""A limit of the usual norm."""
+_MORE = 1.001
+"""A norm may be above its limit by rounding."""
 
 
 def differences(original: Run, migrated: Run) -> Iterator[Difference]:
@@ -22,6 +28,21 @@ def differences(original: Run, migrated: Run) -> Iterator[Difference]:
                 text = f"{_words(limits)} against {_words(others)}, and no gradient reached it"
                 yield Difference(step, 2, -1, "clipping", text)
                 return
+
+
+def by_one(step: int, original: Run, migrated: Run) -> dict[str, str] | None:
+    """Which program alone clips at a step, counted from 0, and its limit; None if the other may clip without a call."""
+    runs = {"original": original, "migrated program": migrated}
+    limits = {name: run.ranks[0].limits[step : step + 1] for name, run in runs.items()}
+    names = sorted(runs, key=lambda name: any(limits[name]))
+    idle, clips = names
+    if any(limits[idle]) or not any(limits[clips]):
+        return None
+    of_norms = [limit for limit in limits[clips][0] if _NORM.fullmatch(limit)]
+    lowest = min(of_norms, key=float, default="inf")
+    if runs[clips].grad_norms[step] <= _MORE * float(lowest) < runs[idle].grad_norms[step]:
+        return {"name": clips, "other": idle, "limit": lowest}
+    return None
 
 
 def unproved(original: Run, migrated: Run) -> str:

@@ -35,6 +35,23 @@ def cause(one: Run, other: Run, buffers: str = "") -> str:
     return found.name if found else ""
 
 
+def test_which_program_alone_clips() -> None:
+    clips = [["0.5"]] * 3
+    clipped = run(LOSSES, [0.5] * 3, limits=clips)
+    plain = run(LOSSES, [2.0, 1.8, 1.6], limits=[[]] * 3)
+    first = min(compare(clipped, plain, None).differences)
+    found = causes.find(first, clipped, plain, "")
+    assert found is not None
+    assert found.name == "clipping"
+    assert found.title == "the original clips gradients to a norm of 0.5, and the migrated program does not clip"  # fmt: skip
+    assert cause(plain, clipped) == "clipping"
+    # What is below the limit may have been clipped without a call.
+    assert cause(clipped, run(LOSSES, [0.4] * 3, limits=[[]] * 3)) == "unknown"
+    assert cause(clipped, run(LOSSES, [2.0] * 3, limits=[["2"]] * 3)) == "unknown"
+    by_value = run(LOSSES, [0.5] * 3, limits=[["0.1 of each value"]] * 3)
+    assert cause(by_value, plain) == "unknown"
+
+
 BF16 = {"dtype": "torch.bfloat16", "gradient_dtype": "torch.float32"}
 
 
