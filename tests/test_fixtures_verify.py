@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fsdp_migrate.verify import main, values
+from fsdp_migrate.verify import run as running
+from fsdp_migrate.verify import values
 from fsdp_migrate.verify.folders import Program, copy
 from fsdp_migrate.verify.judge import judge
 from fsdp_migrate.verify.migrated import migrate
@@ -59,7 +60,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         options = Options(
             launcher=launcher, ranks=ranks, arguments=arguments, device="cpu", timeout=120
         )
-        return main.run_program(program, folder, options, how)
+        return running.run_program(program, folder, options, how)
 
     def do(case: str, settings: Settings, cuda: bool, form: str) -> Verdict:
         key = f"{case} {settings['arguments']} {cuda}"

@@ -15,7 +15,7 @@ from fsdp_migrate.verify.nodes import Nodes
 from fsdp_migrate.verify.options import TIMEOUT, Progress
 from fsdp_migrate.verify.page import render
 from fsdp_migrate.verify.processes import Interrupted, interruptible
-from fsdp_migrate.verify.show import markdown, markdown_of_failure, show
+from fsdp_migrate.verify.show import markdown, markdown_of_failure, say_next, show
 from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.views.terminal import columns, is_terminal, say, wrapped
 
@@ -24,10 +24,6 @@ _PATH = click.Path(path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 # Opened before the programs run: a path that cannot be written is said at once.
 _FILE = click.File("w", encoding="utf-8", lazy=False)
-_AFTER_FAILURE = {
-    "original": "Nothing was compared: the program fails without a migration. Repair it, then verify again.",
-    "migrated": "Nothing was compared. Repair what the migrated program fails at, then verify again.",
-}
 
 
 @click.command(
@@ -185,7 +181,7 @@ def verify_command(
         say("\n".join([failure.details, *failure.before]), err=True)
         message = wrapped(f"fsdp-migrate verify: {failure}", columns(err=True))
         say(message, err=True, fg="red", bold=True)
-        say(wrapped(_AFTER_FAILURE[failure.which], columns(err=True)), err=True)
+        say_next(failure.next)
         if summary is not None:
             summary.write(markdown_of_failure(failure, name))
         context.exit(3)

@@ -11,9 +11,10 @@ from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.left import Left
 from fsdp_migrate.verify.processes import OUTPUT, Outcome
 from fsdp_migrate.verify.records import Ending, Rank, read_endings
-from fsdp_migrate.views.text import counted
 
 _LINES = 30
+_HEAD = 9
+"""Lines of a traceback, and how many of them at most are shown to the program's last frame."""
 _TAIL = 3
 _TAILS = 8
 """Last lines of a rank, and how many ranks are shown with them."""
@@ -22,11 +23,13 @@ _WIDTH = 200
 _TRACEBACK = re.compile(r"(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
 _TORCHRUN = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\)\s*exitcode\s*:\s*(-?\d+)")
 _FRAME = re.compile(r'File "(.+)", line (\d+)')
+_OWN_FRAME = re.compile(r'  File "(?!/)')
 _RAISED = re.compile(r"^  File .*\n(?: .*\n|\n)*(\S.*)", re.MULTILINE)
 _LOST = re.compile(
     r"Connection (reset|closed) by peer|gloo/transport|Broken pipe|remote process exited"
 )
 """The end of a connection to another rank: what follows from that rank's end, and never the reason."""
+_TOGETHER = "Every rank must make the same collective calls: look for one that not all ranks make."
 _NO_CUDA = re.compile(r"cuda|nvidia|nccl|\bGPUs?\b|\baccelerator\b|invalid device", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _LAST = 3
@@ -48,7 +51,7 @@ class Scene:
 
     def failed(self, reason: str, details: str) -> ProgramFailed:
         """The error to raise: paths in the copy are shown relative to it, long texts by their end."""
-        lines = self._shown(details)[-_LINES:]
+        lines = _shortened(self._shown(details))
         lines += [line for line in self._tails() if line not in lines]
         return ProgramFailed(self.program.name, reason, "\n".join(lines), details)
 
@@ -87,6 +90,16 @@ class Scene:
     def errors(self, rank: int) -> str:
         """What a rank wrote to its standard error, or all output where that is not known."""
         return self.printed(rank, "stderr") or self.output
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    """The last lines; of a long traceback also the last of the program's own frames, whose paths are relative."""
+    last = lines[-_LINES:]
+    own = [number for number, line in enumerate(lines) if _OWN_FRAME.match(line)]
+    if len(lines) <= _LINES or not own or own[-1] >= len(lines) - _LINES:
+        return last
+    head = lines[: own[-1] + 2][-_HEAD:]
+    return [*head, "  ...", *last[len(head) + 1 :]]
 
 
 def check(scene: Scene) -> None:
@@ -148,25 +161,35 @@ def own_frames(program: Program, trace: str) -> list[tuple[str, int]]:
     return [(path.removeprefix(root), line) for path, line in found]
 
 
-def findings_behind(failure: ProgramFailed, migrated: Program, left: Left) -> list[str]:
-    """The findings that the migrated program's failure comes from, or else how many were left."""
-    frames = own_frames(migrated, failure.trace)
-    if found := left.behind(migrated.root, frames):
-        return [f"finding: {left.text(finding)}" for finding in found]
-    if not left.findings:
-        return []
-    count = counted(len(left.findings), "finding")
-    return [f"{count} of the migration may have to do with it, as {left.text(left.findings[0])}"]
+def explain(failure: ProgramFailed, program: Program, left: Left | None) -> None:
+    """Add to a failure the line of the program that it failed at and, if `left` is given, what the migration did there."""
+    frames = own_frames(program, failure.trace)
+    if frames:
+        name, line = frames[-1]
+        failure.place = f"{name}:{line}"
+    if left is None:
+        return
+    for name, line in reversed(frames):
+        if name in left.changed:
+            place = left.place(f"{name}:{line}")
+            failure.hints.append(
+                f"{name}:{line} of the migrated program is {place} of the original"
+            )
+            break
+    failure.found = [left.text(finding) for finding in left.behind(program.root, frames)]
+    if not failure.found:
+        failure.others = [left.text(finding) for finding in left.findings]
 
 
 def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
     # A rank that a signal ended left no record, and the others' errors follow from its end.
-    endings = sorted(endings, key=lambda ending: bool(_LOST.search(ending.failure)))
+    endings = sorted(endings, key=_follows)
     told = {ending.rank for ending in endings}
     for number, code in _TORCHRUN.findall(scene.output):
         if int(code) < 0 and int(code) != _TERMINATED and int(number) not in told:
             reason = f"rank {number} ended by signal {-int(code)}"
             return scene.failed(reason, scene.errors(int(number)))
+    hints: list[str] = []
     if endings:
         details = endings[0].failure.strip()
     else:
@@ -176,7 +199,11 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
     elif _LOST.search(endings[0].failure):
         left = [_name(rank.rank) for rank in scene.ranks if rank.rank not in told]
         others = " and ".join(left) or "another rank"
-        reason = f"{_name(endings[0].rank)} was in a collective when {others} had left the program"
+        at = _raised_at(scene, details)
+        reason = (
+            f"{_name(endings[0].rank)} was in a collective{at} when {others} had left the program"
+        )
+        hints = [_TOGETHER]
     elif details:
         # A message may go on for lines, of which the first one has the exception's name.
         raised = (_RAISED.findall(details) or details.splitlines())[-1]
@@ -186,7 +213,16 @@ def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:
     else:  # torch.multiprocessing.spawn hands an exception of its processes to the one that started them
         reason = f"{_process(scene, endings[0])} ended with exit status {endings[0].status}"
         details = scene.errors(endings[0].rank)
-    return scene.failed(reason, details)
+    failure = scene.failed(reason, details)
+    failure.hints += hints
+    return failure
+
+
+def _follows(ending: Ending) -> int:
+    """How surely the end of a process only follows from that of another one."""
+    if "ChildFailedError" in ending.failure:
+        return 2  # torchrun's own: one of its ranks has failed
+    return int(bool(_LOST.search(ending.failure)))
 
 
 def _process(scene: Scene, ending: Ending) -> str:

@@ -45,6 +45,11 @@ class Left:
             return migrated
         return f"{name}:{numbers[int(line) - 1]}"
 
+    @property
+    def changed(self) -> list[str]:
+        """The files that were migrated in a copy."""
+        return [*self._origins]
+
     @cached_property
     def findings(self) -> Sequence[Finding]:
         """All of them, in the order of the report."""

@@ -4,13 +4,23 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.verify import causes, failures, files, folders, launch, processes, quirks, records
+from fsdp_migrate.verify import (
+    advice,
+    causes,
+    failures,
+    files,
+    folders,
+    launch,
+    processes,
+    quirks,
+    records,
+)
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.judge import check_migrated, check_original, check_proof, judge
@@ -18,13 +28,13 @@ from fsdp_migrate.verify.left import Left
 from fsdp_migrate.verify.live import Live
 from fsdp_migrate.verify.migrated import left_in_torch, left_to_user, migrate
 from fsdp_migrate.verify.options import Options, Recording
+from fsdp_migrate.verify.run import run_program
 from fsdp_migrate.verify.sources import Sources
 from fsdp_migrate.verify.values import first as first_values
 from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.verify.where.lines import Line
 from fsdp_migrate.verify.where.runs import look
 
-_PLAIN = Recording()
 _PAUSE = 0.1
 _ALL = 1_000_000
 """More optimizer steps than a program makes."""
@@ -57,6 +67,21 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 @dataclass(frozen=True)
+class Programs:
+    """Copies of both programs.
+
+    Attributes:
+        left: what the migration left to people.
+        warnings: what a reader should know of it.
+    """
+
+    before: Program
+    after: Program
+    left: Left
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Pair:
     """A program before and after its migration, and how to run both."""
 
@@ -66,20 +91,36 @@ class Pair:
 
     def run(self, folder: Path) -> Verdict:
         """Run both in copies below `folder` and compare them; where they differ, look why, and at which line."""
+        if self.migrated is None:
+            self.how.progress.stage("migrating a copy")
+        programs = self._programs(folder)
+        named = self._named(programs)
         try:
-            verdict = self._verdict(folder)
+            verdict = self._verdict(folder, programs)
         except ProgramFailed as failure:
+            failure.next = named.after_failure(failure)
             if failure.which == "migrated":
                 failure.where = self._lines(folder, None)
             else:
                 failure.where = []
             raise
         lines = self._lines(folder, verdict)
-        return replace(
+        verdict = replace(
             verdict,
             where=lines,
             cause=causes.at_line(verdict.cause, lines),
             printed=causes.of_printed(verdict.printed, is_equal=verdict.equal),
+        )
+        return replace(verdict, next=named.after(verdict))
+
+    def _named(self, programs: Programs) -> advice.Programs:
+        """The programs by the user's names."""
+        left = programs.left
+        findings = 0
+        if self.migrated is None:
+            findings = len(left.findings)
+        return advice.Programs(
+            self.original, self.migrated, self.how.form, self.how.entry, left.changed, findings
         )
 
     def _lines(self, folder: Path, verdict: Verdict | None) -> list[Line]:
@@ -92,7 +133,9 @@ class Pair:
             wanted = differ
         if how.nodes is not None or not wanted:
             return []
-        before, after, *_ = self._programs(place)
+        again = self._programs(place)
+        before = again.before
+        after = again.after
         how.progress.stage(
             "looking for the lines that differ: both programs once more, line by line"
         )
@@ -108,10 +151,10 @@ class Pair:
             from_start = replace(recording, start=folder / "start.pt")
         starts = recording, from_start
 
-        def again() -> Program:
+        def twin() -> Program:
             return replace(self._copy("original", self.original, place / "again"), twin=before.twin)
 
-        return look(before, after, again, place, how, starts)
+        return look(before, after, twin, place, how, starts)
 
     def _recording(self, program: Program) -> Recording:
         how = self.how
@@ -120,9 +163,11 @@ class Pair:
             return replace(how.recording, emulate=how.ranks)
         return how.recording
 
-    def _verdict(self, folder: Path) -> Verdict:
+    def _verdict(self, folder: Path, programs: Programs) -> Verdict:
         how = self.how
-        before, after, notes, left = self._programs(folder)
+        before = programs.before
+        after = programs.after
+        left = programs.left
         if how.nodes is not None:
             how.nodes.check()
             if launch.choose(how.launcher, before.script) != "torchrun":
@@ -135,9 +180,11 @@ class Pair:
             one, other = self._run_both(before, after, recording, folder)
         except ProgramFailed as failure:
             if failure.which == after.name:
-                failure.hints += failures.findings_behind(failure, after, left)
+                failures.explain(failure, after, left)
+            else:
+                failures.explain(failure, before, None)
             raise
-        notes = [*_notes(before, how, one), *notes]
+        notes = [*_notes(before, how, one), *programs.warnings]
         check_original(one)
         how.progress.stage("comparing")
         if one.stopped or other.stopped:
@@ -200,19 +247,18 @@ class Pair:
                 lines[place] = replace(line, findings=findings)
         return lines
 
-    def _programs(self, folder: Path) -> tuple[Program, Program, list[str], Left]:
-        """Fresh copies of both, the warnings of the migration, and what it left to people."""
+    def _programs(self, folder: Path) -> Programs:
+        """Fresh copies of both."""
         one = self._copy("original", self.original, folder)
         other = self._copy("migrated", self.migrated or self.original, folder)
         before = replace(one, twin=other.source)
         after = replace(other, twin=one.source)
         if self.migrated is not None:
             left = Left(before.root, lambda: left_to_user(before.root, self.how.form))
-            return before, after, [], left
-        self.how.progress.stage("migrating a copy")
+            return Programs(before, after, left)
         done = migrate(after.root, self.how.form)
         left = Left(before.root, lambda: done.findings, done.origins)
-        return before, after, done.warnings, left
+        return Programs(before, after, left, done.warnings)
 
     def _again(
         self, program: Program, recording: Recording, folder: Path
@@ -325,47 +371,3 @@ def _notes(program: Program, how: Options, run: records.Run) -> Iterator[str]:
         asked *= how.nodes.count
     if started != asked and not run.stopped:
         yield f"the program starts its own ranks: {started} instead of {asked}"
-
-
-def run_program(
-    program: Program,
-    folder: Path,
-    how: Options,
-    recording: Recording = _PLAIN,
-    look: Callable[[], bool] = lambda: False,
-) -> records.Run:
-    """Run one program and read its records; `folder` is for what the run needs and leaves, `look` as in `processes.run`."""
-    place = folder / program.name
-    for name in ("records", "logs"):
-        (place / name).mkdir(parents=True)
-    launcher = launch.choose(how.launcher, program.script)
-    outcome = processes.run(
-        launch.command(program, how, launcher, place / "logs"),
-        program.folder,
-        launch.environment(program, how.device, place / "records", recording),
-        place / "output",
-        how.timeout,
-        look,
-    )
-    found = records.read_ranks(place / "records", outcome.stopped)
-    if launcher == "torchrun":
-        expected = how.ranks
-    else:
-        expected = 0
-    scene = failures.Scene(program, outcome, place, expected, found)
-    if outcome.stopped:
-        return records.Run(found, outcome.seconds, scene.standard, stopped=True)
-    try:
-        failures.check(scene)
-    except ProgramFailed as failure:
-        if how.nodes is not None:
-            how.nodes.share(program.name, place / "records", failure.reason)
-        emulated = bool(recording.emulate)
-        raise failures.with_cuda(failure, scene, how.device, emulated=emulated) from None
-    if how.nodes is not None:
-        how.nodes.share(program.name, place / "records")
-        shared = how.nodes.meet(program.name, how.timeout)
-        ranks = [rank for one in shared for rank in records.read_ranks(one)]
-        found = sorted(ranks, key=lambda rank: rank.rank)
-    told = [replace(rank, output=scene.printed(rank.rank)) for rank in found]
-    return records.Run(told, outcome.seconds, scene.standard)

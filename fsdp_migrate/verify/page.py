@@ -74,6 +74,7 @@ def _verdict(verdict: Verdict) -> Iterator[str]:
     yield f'<p class="verdict {kind}">{escape(verdict.line())}</p>'
     if cause := verdict.cause:
         yield f"<p><b>Cause: {prose(cause.title)}.</b> {prose(cause.advice)}</p>"
+    yield from (f"<p>{prose(text)}</p>" for text in verdict.next.texts())
     yield from where_page.links(verdict.where)
     items = [f"<li>{prose(text)}</li>" for text in [*verdict.remarks, *verdict.seen()]]
     yield f"<ul>{''.join(items)}</ul>"

@@ -1,4 +1,4 @@
-"""The result in the terminal, the verdict in its last line, and as a few lines of Markdown."""
+"""The result in the terminal, with the verdict and what to do next at the end, and as a few lines of Markdown."""
 
 import itertools
 import math
@@ -8,6 +8,7 @@ from statistics import fmean
 
 from fsdp_migrate.verify.compare import farthest
 from fsdp_migrate.verify.errors import ProgramFailed
+from fsdp_migrate.verify.next_steps import NextSteps
 from fsdp_migrate.verify.verdict import Verdict
 from fsdp_migrate.verify.where.text import in_words
 from fsdp_migrate.views.markdown import escaped
@@ -55,6 +56,13 @@ def show(
     if cause := verdict.cause:
         say(wrapped(f"cause: {cause.title}. {cause.advice}", width), err, fg="yellow")
     say(wrapped(verdict.line(), width), err, bold=True, fg=_color(verdict))
+    say_next(verdict.next)
+
+
+def say_next(following: NextSteps) -> None:
+    """Print what to do now on standard error: the verdict is the last line of standard output."""
+    for text in following.texts():
+        say(wrapped(text, columns(err=True), rest="     "), err=True)
 
 
 def _color(verdict: Verdict) -> str:
@@ -143,7 +151,8 @@ def markdown(verdict: Verdict, name: str) -> str:
     ]
     lines += [f"- differs at {escaped(str(found))}" for found in verdict.where]
     found = [*verdict.seen(), *verdict.notable(verbose=False), *ran]
-    return "\n".join([*lines, "", *(f"- {escaped(text)}" for text in found), ""])
+    lines += ["", *(f"- {escaped(text)}" for text in found), ""]
+    return "\n".join([*lines, *_markdown_of_next(verdict.next)])
 
 
 def markdown_of_failure(failure: ProgramFailed, name: str) -> str:
@@ -151,7 +160,14 @@ def markdown_of_failure(failure: ProgramFailed, name: str) -> str:
     fence = "````"
     lines = [_heading(name, False), "", escaped(str(failure)), ""]
     differs = [f"- {escaped(text)}" for text in failure.before]
-    return "\n".join([*lines, fence, failure.details, fence, "", *differs, ""])
+    lines += [fence, failure.details, fence, "", *differs, ""]
+    return "\n".join([*lines, *_markdown_of_next(failure.next)])
+
+
+def _markdown_of_next(following: NextSteps) -> Iterator[str]:
+    for text in following.texts():
+        yield escaped(text)
+        yield ""
 
 
 def _heading(name: str, equal: bool) -> str:

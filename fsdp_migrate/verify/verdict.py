@@ -10,6 +10,7 @@ from typing import Any
 from fsdp_migrate.verify import clipping
 from fsdp_migrate.verify.causes import Cause, find
 from fsdp_migrate.verify.compare import Comparison, Difference, largest
+from fsdp_migrate.verify.next_steps import NextSteps
 from fsdp_migrate.verify.outputs import Printed, count_of_lines
 from fsdp_migrate.verify.quirks import Line as Quirks
 from fsdp_migrate.verify.records import Run
@@ -48,6 +49,7 @@ class Verdict(Comparison):
         files: those that were compared, each with what is in it.
         diff: of the programs' Python files.
         where: lines of the original that do something else after the migration, the first one first.
+        next: what to do now.
     """
 
     tolerance: float
@@ -70,6 +72,7 @@ class Verdict(Comparison):
     files: list[str] = field(default_factory=list)
     diff: str = ""
     where: list[Line] = field(default_factory=list)
+    next: NextSteps = field(default_factory=NextSteps)
 
     @property
     def equal(self) -> bool:
@@ -335,6 +338,7 @@ class Verdict(Comparison):
             "compared": [*self.compared],
             "where": [line.to_json() for line in self.where],
             "line": self.line(),
+            "next": [*self.next.steps],
         }
 
 

@@ -17,9 +17,9 @@ from fsdp_migrate.findings import Action
 from fsdp_migrate.settings import Options as Analysis
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import copy
-from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.migrated import migrate
 from fsdp_migrate.verify.options import Options, Recording
+from fsdp_migrate.verify.run import run_program
 
 from ..bundled import program_texts
 

@@ -8,9 +8,9 @@ import pytest
 from fsdp_migrate.verify import values
 from fsdp_migrate.verify.compare import largest
 from fsdp_migrate.verify.folders import copy
-from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.run import run_program
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -12,10 +12,10 @@ from fsdp_migrate.verify import launch
 from fsdp_migrate.verify.compare import compare
 from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.judge import judge
-from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.migrated import migrate
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.run import run_program
 
 from ..forkserver import ForkServer
 from .conftest import last_apart

@@ -111,7 +111,7 @@ def test_the_json_is_the_contract() -> None:
     keys = """
         version equal bitwise tolerance ranks backend steps max_abs_loss_diff max_rel_grad_norm_diff max_abs_param_diff
         original migrated first_difference causes parameters notes environment max_abs_buffer_diff arithmetic emulated
-        aligned plain deterministic uncompared cost quirks said clipping printed compared where line
+        aligned plain deterministic uncompared cost quirks said clipping printed compared where line next
     """
     assert list(data) == keys.split()
     assert data["first_difference"] == {

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from fsdp_migrate.verify.command import verify_command
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import copy
-from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.options import Options
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.run import run_program
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 

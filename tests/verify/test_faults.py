@@ -88,6 +88,7 @@ def test_endless_output_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 LOST = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection reset by peer"
+CHILD = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \ntrain.py FAILED"
 TRACE = 'Traceback (most recent call last):\n  File "/x.py", line 1, in <module>\n    f()\nKeyError: no state:\n'
 
 
@@ -99,6 +100,10 @@ TRACE = 'Traceback (most recent call last):\n  File "/x.py", line 1, in <module>
         ({-1: (1, "ValueError: no")}, "tool.py, a process that is no rank, raised ValueError: no"),
         ({1: (0, "")}, "rank 0 was in a collective when rank 1 had left the program"),
         ({1: (1, LOST)}, "rank 0 was in a collective when another rank had left the program"),
+        (
+            {-1: (1, CHILD), 1: (0, "")},
+            "rank 0 was in a collective when rank 1 had left the program",
+        ),
     ],
 )
 def test_a_lost_connection_follows_from_another_ranks_end(
@@ -120,6 +125,25 @@ def test_a_lost_connection_follows_from_another_ranks_end(
     with pytest.raises(ProgramFailed) as caught:
         failures.check(scene)
     assert caught.value.reason == reason
+    assert ("collective" in reason) == ("collective calls" in str(caught.value))
+
+
+def test_a_long_traceback_keeps_the_programs_last_frame(tmp_path: Path) -> None:
+    program = Program("migrated", tmp_path, tmp_path / "train.py", tmp_path)
+    own = [f'  File "{tmp_path}/train.py", line {n}, in f\n    f({n})' for n in range(3)]
+    torch = [f'  File "/torch/x.py", line {n}, in x\n    x({n})' for n in range(20)]
+    trace = "\n".join(["Traceback (most recent call last):", *own, *torch, "ValueError: no"])
+    scene = failures.Scene(program, processes.Outcome(1, 1.0), tmp_path / "migrated", 2, [])
+    lines = scene.failed("no", trace).details.splitlines()
+    assert lines[:3] == [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 0, in f',
+        "    f(0)",
+    ]
+    assert '  File "train.py", line 2, in f' in lines
+    assert "  ..." in lines
+    assert lines[-1] == "ValueError: no"
+    assert len(lines) == 30
 
 
 PROGRAM = """

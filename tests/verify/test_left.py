@@ -84,22 +84,31 @@ def test_a_failure_names_the_finding(
     trace = "".join(f'  File "{after}/train.py", line {n}, in x\n    y\n' for n in frames)
     trace += '  File "/lib/python3/torch/x.py", line 9, in z\nRuntimeError: no\n'
     program = Program("migrated", after, after / "train.py", tmp_path)
-    told = failures.findings_behind(ProgramFailed("migrated", "no", "", trace), program, left)
-    if expected is None:
-        assert told == [
-            f"4 findings of the migration may have to do with it, as {left.text(OTHER)}"
-        ]
-    else:
-        assert told == [f"finding: {left.text(expected)}"]
     failure = ProgramFailed("migrated", "rank 0 raised RuntimeError", "", trace)
-    failure.hints += told
-    assert str(failure).splitlines()[1:] == told
+    failures.explain(failure, program, left)
+    if expected is None:
+        assert len(failure.others) == 4
+        told = f"4 findings may explain it. The first one: {left.text(OTHER)}"
+    else:
+        told = f"finding: {left.text(expected)}"
+    assert str(failure).splitlines()[1:] == [told]
+    assert failure.place == f"train.py:{frames[-1]}"
+
+
+def test_a_failure_names_the_line_of_the_original(left: Left, tmp_path: Path) -> None:
+    after = tmp_path / "after"
+    copied = Left(left.root, origins={"train.py": (1, 2, 2, 2, 3)})
+    program = Program("migrated", after, after / "train.py", tmp_path)
+    failure = ProgramFailed("migrated", "no", "", f'  File "{after}/train.py", line 4, in x')
+    failures.explain(failure, program, copied)
+    assert failure.hints == ["train.py:4 of the migrated program is train.py:2 of the original"]
 
 
 def test_without_findings_a_failure_has_no_hint(left: Left, tmp_path: Path) -> None:
     program = Program("migrated", tmp_path / "after", tmp_path / "after" / "train.py", tmp_path)
     failure = ProgramFailed("migrated", "no", "", f'  File "{tmp_path}/after/train.py", line 8')
-    assert failures.findings_behind(failure, program, Left(left.root)) == []
+    failures.explain(failure, program, Left(left.root))
+    assert str(failure) == "the migrated program failed: no"
 
 
 @pytest.mark.parametrize(

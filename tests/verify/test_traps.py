@@ -14,9 +14,9 @@ import pytest
 from fsdp_migrate.verify.compare import TOLERANCE
 from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.judge import judge
-from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.run import run_program
 from fsdp_migrate.verify.verdict import Verdict
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]

@@ -6,10 +6,10 @@ import pytest
 
 from fsdp_migrate.verify.folders import copy
 from fsdp_migrate.verify.judge import judge
-from fsdp_migrate.verify.main import run_program
 from fsdp_migrate.verify.migrated import migrate
 from fsdp_migrate.verify.options import Options, Recording
 from fsdp_migrate.verify.records import Run
+from fsdp_migrate.verify.run import run_program
 from fsdp_migrate.verify.values import last
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
