@@ -22,7 +22,7 @@ RULE = Rule("FSDP020", "became-equal")
 
 _BRANCHES = "Both branches do the same now. One of them remains, without the test."
 _ASSIGNMENT = "Removed: `{}` has this value already."
-_GONE = "Removed: this is part of code that another rewrite takes away."
+_GONE = "Removed: this is part of code that another rewrite removes."
 _METHOD = "Removed: it does what `{}.{}` does now, which the class inherits."
 _BOTH = "Changed: sharded models get this method as well."
 _NOT_SHARDED = re.compile(r"(?P<article>\ban? )?\bnon-FSDP (?P<next>\w)", re.IGNORECASE)

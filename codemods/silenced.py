@@ -10,10 +10,10 @@ from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP099", "unused-ignore", Severity.PRINTS)
 
-_MESSAGE = (
-    "Silences no finding. Move this comment to the line where the construct begins, or remove it."
+_MESSAGE = "This comment silences no finding. Move it to the line where the construct begins, or remove it."
+_UNKNOWN = (
+    "This comment silences no finding: no rule has the code {}. `fsdp-migrate rules` lists all."
 )
-_UNKNOWN = "Silences no finding: no rule has the code {}. `fsdp-migrate rules` lists all."
 
 
 def unused(silenced: Silenced) -> Iterator[Found]:

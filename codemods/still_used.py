@@ -47,7 +47,7 @@ def still_used(
         if context.form == "torch" or name in POLICIES | WRAPPING:
             yield _torchs_own(context, rule, reference, name)
             continue
-        message = f"`{name}` is now imported from `fsdp_migrate.runtime`."
+        message = f"Still works: `{name}` is now imported from `fsdp_migrate.runtime`."
         is_named = isinstance(context.file.parents[reference], ast.Assign)
         if name == CLASS and context.in_place and is_named:
             message = f"{message} {_WRAPS}"
@@ -64,7 +64,10 @@ def _torchs_own(context: Context, rule: Rule, reference: ast.expr, name: str) ->
     if name == CLASS:
         return Found(rule, reference, Action.MANUAL, _NO_MODEL)
     return Found(
-        rule, reference, Action.RUNTIME, f"Unchanged: torch's own `{name}`. Nothing has to be done."
+        rule,
+        reference,
+        Action.RUNTIME,
+        f"Unchanged: this is still torch's own `{name}`. Nothing has to be done.",
     )
 
 

@@ -96,7 +96,7 @@ def swap(
     insert = hand_out(context, statements, [*needed, *needs.values()])
     found = [each for statement in statements for each in _say(context, statement)]
     found += [
-        Found(RULE, node, Action.RUNTIME, f"Now comes from `{target}`.")
+        Found(RULE, node, Action.RUNTIME, f"This name now comes from `{target}`.")
         for node, target in spelled_out
     ]
     found += [Found(RULE, each, Action.REWRITE, _SPENT, context.source(each)) for each in aliases]
@@ -125,8 +125,8 @@ def _say_staying(
         homes = [each for each in statements if root in _first(each.locals)]
         if [e for e in homes if root in _first(e.move) or module_of(e.node).startswith(RUNTIME)]:
             message = (
-                f"Comes from `fsdp_migrate.runtime`, but `{to}` accepts only torch's own. "
-                "Import this name from `torch.distributed.fsdp`."
+                f"This name comes from `fsdp_migrate.runtime`, but `{to}` accepts only torch's own. Import it from "
+                "`torch.distributed.fsdp`."
             )
             yield Found(OPTION, node, Action.MANUAL, message)
             continue
@@ -141,12 +141,12 @@ def _say_staying(
         # Accelerate's FSDP2 asks whether a policy is torch's own.
         is_done = to.startswith("accelerate.")
         if is_done:
-            message = f"Still imported from torch, because `{to}` accepts only torch's own."
+            message = f"Still imported from torch, because `{to}` accepts only torch's own. Nothing has to be done."
             yield Found(RULE, place, Action.RUNTIME, message, names)
         else:
             message = (
-                f"Is passed to `{to}`, which uses FSDP1 itself and accepts only FSDP1's options. "
-                f"Change it together with `{to}`."
+                f"This is passed to `{to}`, which uses FSDP1 itself and accepts only FSDP1's options. Change it together "
+                f"with `{to}`."
             )
             yield Found(RULE, place, Action.MANUAL, message, names)
 
@@ -317,7 +317,9 @@ def _say(context: Context, statement: ImportChange) -> Iterator[Found]:
         }
         if new:
             names = ", ".join(f"`{name}`" for name in sorted(new))
-            yield Found(RULE, node, Action.REWRITE, f"Now also imports {names}.", construct)
+            yield Found(
+                RULE, node, Action.REWRITE, f"Now also imports {names} for the new code.", construct
+            )
 
 
 def _spent(statement: ImportChange) -> str:
@@ -327,7 +329,7 @@ def _spent(statement: ImportChange) -> str:
     if len(gone) == len(aliases):
         return _SPENT
     names = ", ".join(f"`{name}`" for name in gone)
-    return f"Removed: {names}, which nothing uses any more."
+    return f"No longer imports {names}, because nothing uses that any more."
 
 
 def _edits(

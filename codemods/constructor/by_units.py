@@ -39,7 +39,10 @@ def by_units(construction: Construction, reason: str) -> Form:
     if has_own or not is_free(context, call, need):
         return _by_function(construction)
     return Form(
-        f"Replaced by a loop over `fsdp_migrate.runtime.units`, which reads FSDP1's arguments at run time, because {reason}.",
+        (
+            "Replaced by a loop that calls `fully_shard` for each unit. `fsdp_migrate.runtime.units` computes its "
+            f"arguments from FSDP1's at run time, because {reason}."
+        ),
         lambda: layout.by_units(construction, place),
         (*imports_of(construction), need),
         (construction.call.func,),
@@ -51,7 +54,7 @@ def _by_function(construction: Construction) -> Form:
     context = construction.context
     call = construction.call
     if construction.kind == WRAP:
-        message = "Calls the function that `enable_wrap` is given, which now shards in place."
+        message = "`wrap` now calls the function passed to `enable_wrap`, which shards the module in place."
         return Form(message, list, (), ())
     names = [call.func, *values_given(call)]
     cls = next(each for each in names if context.references.get(each) == CLASS)

@@ -131,7 +131,10 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
     if construction.like_fsdp1:
         raise AtRunTime
     if is_real(construction):
-        return "Removed: it was called for modules on the meta device, and this function makes the model elsewhere."
+        return (
+            "Removed: FSDP1 called it only for modules on the meta device, and this code creates the model on another "
+            "device."
+        )
     context = construction.context
     call = construction.call
     module = context.local("module", call)
@@ -147,7 +150,7 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
     emptying = empties.of(construction, shown, test)
     if emptying is not None and emptying.is_overwritten(construction):
         code.fill = _empty_at_once(construction, emptying, code)
-        return "Replaced by one `to_empty` after sharding, which rank 0's values fill."
+        return "Replaced by one `to_empty` after sharding; then rank 0's values are loaded."
     if isinstance(shown, ast.Lambda) and len(shown.args.args) == 1:
         body = _body(construction, shown, module)
     else:
@@ -159,8 +162,8 @@ def initialize(construction: Construction, value: ast.expr, code: Code) -> str:
     code.device = _of_filled_buffers(construction, code)
     code.fill += _offloaded(construction, code, [f"{code.model}.cpu()"])
     return (
-        "Now called after sharding, for all modules of what is on the meta device, so it sees DTensors. "
-        "Random initial values differ from those under FSDP1."
+        "Now called after sharding, for all modules that were on the meta device, so it sees DTensors. Random initial "
+        "values differ from FSDP1's."
     )
 
 

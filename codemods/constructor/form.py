@@ -59,9 +59,7 @@ from fsdp_migrate.codemods.uses.methods import is_replaced
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.findings import Action, Severity
 
-_NOT_REWRITTEN = (
-    "Unchanged: the constructor call at line {}, which gets it, is not rewritten (FSDP002)."
-)
+_NOT_REWRITTEN = "Unchanged: it belongs to the FSDP1 call at line {}, which is not rewritten (see FSDP002 there)."
 
 
 @dataclass(frozen=True)
@@ -142,9 +140,9 @@ def _constructor(construction: Construction, decision: Decision) -> Found:
         if construction.kind == UNITS:
             message = f"Still calls `fsdp_migrate.runtime`, because {reasons}. Call `fully_shard` for each unit yourself."
         return Found(CONSTRUCTOR, call, Action.MANUAL, message, construct)
-    message = "Keeps FSDP1's interface, which `fsdp_migrate.runtime` provides on top of FSDP2."
+    message = "Keeps FSDP1's interface: the name is now imported from `fsdp_migrate.runtime`, which shards with FSDP2."
     if reasons:
-        message = f"{message[:-1]}, because {reasons}. Change that and run fsdp-migrate again."
+        message = f"{message} It is not replaced by `fully_shard`, because {reasons}. Change that, then run fsdp-migrate again."
     return Found(CONSTRUCTOR, call, Action.RUNTIME, message, construct)
 
 
@@ -162,7 +160,7 @@ def _arguments(
         )
         yield Found(UNKNOWN, keyword, Action.MANUAL, message, f"{keyword.arg}=")
     for keyword in construction.unseen:
-        message = "`fsdp_migrate.runtime` reads the unpacked arguments when the program runs."
+        message = "Still works: `fsdp_migrate.runtime` reads the unpacked arguments when the program runs."
         if construction.context.form == "torch":
             message = _NOT_REWRITTEN.format(construction.call.lineno)
         construct = f"**{shortened(construction.context.source(keyword.value))}"
@@ -252,8 +250,8 @@ def form_of(construction: Construction) -> Form:
         message = "Replaced by `fully_shard`, which shards the model in place: it is still the same object."
         if code.loop:
             message = (
-                "Replaced by `fully_shard` on every unit, children first and the model last. "
-                "The model is still the same object."
+                "Replaced by calls of `fully_shard` for each module that FSDP1 would have wrapped, children first, and "
+                "for the model last. The model is still the same object."
             )
         edits = lambda: _in_place(construction, code, place)  # noqa: E731
     elif context.form == "torch" and _is_expression(code):
@@ -365,7 +363,9 @@ def _wrap(construction: Construction) -> Form:
             (construction.call.func,),
             in_words=True,
         )
-    message = "Calls the function that `enable_wrap` is given, which now shards in place."
+    message = (
+        "`wrap` now calls the function passed to `enable_wrap`, which shards the module in place."
+    )
     return Form(message, list, (), (), in_words=True)
 
 

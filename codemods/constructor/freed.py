@@ -19,7 +19,9 @@ from fsdp_migrate.facts.scopes import Parameter
 
 _ENUM = "ShardingStrategy"
 _NEW = "reshard_after_forward"
-_RENAMED = f"Renamed to `{_NEW}`: it says whether units free their parameters after forward."
+_RENAMED = (
+    f"Renamed to `{_NEW}`: it is now a boolean, whether units free their parameters after forward."
+)
 _PARAMETER = (
     f"Renamed to `{_NEW}`, because no file of the project passes it. "
     "A caller elsewhere that passes it gets `TypeError`."

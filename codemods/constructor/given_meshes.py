@@ -21,10 +21,8 @@ from fsdp_migrate.facts.scopes import Parameter
 GROUP = Rule("FSDP106", "process-group")
 MESH = Rule("FSDP107", "device-mesh")
 
-NAMED = "Its dimensions get names, which `fully_shard` needs to replicate."
-NAMELESS = (
-    f"Then `fully_shard` raises, because the mesh has no names: add `{DIMS}` where it is created."
-)
+NAMED = "The dimensions of the mesh now have names, which `fully_shard` requires to replicate over one of them."
+NAMELESS = f"But `fully_shard` raises, because the dimensions of this mesh have no names: add `{DIMS}` where it is created."
 
 
 def process_group(construction: Construction, value: ast.expr, code: Code) -> str:
@@ -128,7 +126,10 @@ def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:
         code.above += mesh_of_all(construction, False, True, made, code)
         code.imports.append(Import(DEVICE_MESH, "init_device_mesh"))
         code.shared["mesh"] = mesh
-        return "Replaced by a mesh of the same ranks in two dimensions."
+        return (
+            "Replaced by a mesh of the same ranks in two dimensions, the second of size 1: every rank keeps whole "
+            "parameters."
+        )
     ranks = f"{mesh}.mesh.view(-1, 1)"
     replicated = f"{mesh} = DeviceMesh({mesh}.device_type, {ranks}, {DIMS})"
     code.above.append(f"{mesh} = {source}")

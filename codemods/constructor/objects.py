@@ -15,8 +15,8 @@ from fsdp_migrate.facts.names import TORCH
 from fsdp_migrate.findings import Action
 
 _NAMED = (
-    "Replaced by the name of the strategy, which the constructor compares. "
-    "A name that is none raised `KeyError` or `AttributeError` here, and now means FULL_SHARD."
+    "Replaced by the name of the strategy as a string, which the new code compares. An unknown name raised `KeyError` or "
+    "`AttributeError` here; now it means FULL_SHARD."
 )
 
 
@@ -32,7 +32,7 @@ def find(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> Ite
     for read, (file, instead) in options.buffer_dtypes.items():
         if file is context.file:
             edits = lambda read=read, text=instead: [context.replace(read, text)]  # noqa: E731
-            message = f"Replaced by `{instead}`, which is the same: `MixedPrecisionPolicy` has no `buffer_dtype`."
+            message = f"Replaced by `{instead}`, which has the same value: `MixedPrecisionPolicy` has no `buffer_dtype`."
             yield Found(precision.BUFFERS, read, Action.REWRITE, message, "", edits)
     yield from _named(context, options, gone)
     yield from _predicates(context, options, gone)
@@ -52,7 +52,10 @@ def _policy(context: Context, made: ast.expr, options: Rewritten) -> Found:
         removed = (made.func,)
         message = "Replaced by `MixedPrecisionPolicy`."
         if keyword(made, "buffer_dtype", 2) is not None:
-            message = "Replaced by `MixedPrecisionPolicy`, which has no `buffer_dtype`."
+            message = (
+                "Replaced by `MixedPrecisionPolicy`, which has no `buffer_dtype`. "
+                "If it matters, buffers are cast where the model is sharded."
+            )
     need = Import(TORCH, "MixedPrecisionPolicy", at)
     return Found(
         precision.POLICY,
@@ -75,8 +78,8 @@ def _named(context: Context, options: Rewritten, gone: Collection[ast.AST]) -> I
 
 
 _PREDICATE = (
-    "Replaced by a function of one module, which the constructor's loop calls. "
-    "Code elsewhere that passes one of FSDP1's policies gets `TypeError`."
+    "Replaced by a function that says whether to shard a module; the new loop calls it. If other code still passes one "
+    "of FSDP1's policies there, it raises `TypeError`."
 )
 
 
@@ -132,14 +135,14 @@ def _meshes(context: Context, strategies: Strategies) -> Iterator[Found]:
                 seen |= {statement, *statement.targets}
                 edits = lambda at=statement, source=source: [context.replace_statement(at, source)]  # noqa: E731
                 member = statement.value
-                message = "Replaced by the mesh of this strategy, which the constructor takes."
+                message = "Replaced by the device mesh for this strategy, which is passed to `fully_shard`."
                 found = Found(sharding.DYNAMIC, member, Action.REWRITE, message, "", edits)
                 yield found._replace(imports=chosen.imports(statement), removed=(member,), of=own)
         for name, (file, new) in chosen.names.items():
             if file is context.file and name not in seen:
                 seen.add(name)
                 rename = lambda name=name, new=new: [context.replace(name, new)]  # noqa: E731
-                message = f"Renamed to `{new}`: it holds the mesh of the strategy."
+                message = f"Renamed to `{new}`: it now holds the device mesh for the strategy."
                 yield Found(sharding.DYNAMIC, name, Action.REWRITE, message, "", rename, of=own)
 
 
@@ -154,7 +157,9 @@ def _booleans(context: Context, strategies: Strategies) -> Iterator[Found]:
             if made not in seen:
                 seen.add(made)
                 edits = lambda made=made, new=new: [context.replace(made, new)]  # noqa: E731
-                message = f"Replaced by `{new}`: whether units free their parameters after forward."
+                message = (
+                    f"Replaced by `{new}`, the value of `reshard_after_forward` for this strategy."
+                )
                 found = Found(sharding.DYNAMIC, made, Action.REWRITE, message, "", edits)
                 yield found._replace(removed=(made,), of=own)
         for name, new in freed.names.items():

@@ -40,18 +40,21 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
         return POLICY, "Has no effect: full precision is the default."
     precision = _shown(construction, argument.value)
     if precision is None:
-        return POLICY, "Read by `fsdp_migrate.runtime` when the program runs."
+        return POLICY, "Still works: `fsdp_migrate.runtime` reads it when the program runs."
     if "keep_low_precision_grads" in precision.sources:
         return LOW_PRECISION_GRADS, (
             "FSDP2 has no `keep_low_precision_grads`: gradients get the dtype of the parameters. "
             "If you need them in low precision, cast them before `optimizer.step()`."
         )
     if "buffer_dtype" in precision.sources:
-        text = "`fsdp_migrate.runtime` turns it into a `MixedPrecisionPolicy` and casts buffers to `buffer_dtype`."
+        text = (
+            "Still works: `fsdp_migrate.runtime` turns it into a `MixedPrecisionPolicy` and casts buffers to "
+            "`buffer_dtype`."
+        )
         return BUFFERS, text
     return (
         POLICY,
-        "`fsdp_migrate.runtime` turns it into a `MixedPrecisionPolicy` and casts the same inputs as FSDP1.",
+        "Still works: `fsdp_migrate.runtime` turns it into a `MixedPrecisionPolicy` and casts the same inputs as FSDP1.",
     )
 
 
@@ -83,7 +86,7 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     if buffers and code.exempt and construction.like_fsdp1:
         raise AtRunTime  # which leaves the buffers of a BatchNorm as they are
     if buffers:
-        told += f" Buffers are cast to `{buffers}`."
+        told += f" A loop casts the buffers to `{buffers}`, as FSDP1 did."
     if buffers and construction.like_fsdp1:
         code.like_fsdp1.append(f"buffer_dtype={buffers}")
     else:

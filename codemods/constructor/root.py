@@ -18,17 +18,17 @@ from fsdp_migrate.source import is_test
 GATHERED = Rule("FSDP006", "root-stays-gathered")
 
 _MESSAGE = (
-    "The root gets `reshard_after_forward=True`. Without it, a forward under `no_grad` would leave whole copies of the root's "
-    "parameters in place of the shards until the next backward, and {} may use them. The argument costs one more all-gather a "
-    "step: remove it if nothing uses parameters then. One thing differs from FSDP1: parameters that are changed between "
-    "evaluation and backward count at once, where FSDP1 went on with the old values."
+    "The root gets `reshard_after_forward=True`. Without it, a forward under `no_grad` would leave the root's whole "
+    "parameters gathered until the next backward, and {} may use them in that time. It costs one more all-gather per "
+    "step: remove it if no code uses parameters then. Parameters that are changed in that time count at once; FSDP1 went "
+    "on with the old values."
 )
 # What the default is for, at the root.
 NOTE = "# A forward under no_grad would leave the root unsharded; costs one more all-gather a step"
 # What an argument at the root does not change.
 STAY_BELOW = (
-    "Units with `reshard_after_forward=False` keep theirs, and an optimizer that is created then trains nothing of them: if it "
-    "is, call `reshard()` of each `FSDPModule` before."
+    "Units with `reshard_after_forward=False` still remain gathered, and an optimizer created in that time would not "
+    "train them: call `reshard()` on each `FSDPModule` before you create one."
 )
 
 

@@ -179,7 +179,9 @@ def _leave_behind(construction: Construction, code: Code) -> None:
         said.append("Attributes set on parameters are kept only if FSDP1 kept them.")
     if construction.has_older_optimizer:
         code.like_fsdp1.append(f"older_optimizers={kept}")
-        said.append("An optimizer from before trains the model only if it did under FSDP1.")
+        said.append(
+            "An optimizer created before sharding trains the model only if it did under FSDP1."
+        )
     if "use_orig_params" in code.said:
         code.said["use_orig_params"] = " ".join((code.said["use_orig_params"], *said))
 
@@ -208,7 +210,10 @@ def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, 
         )
         return CPU_OFFLOAD, text
     if flag:
-        return CPU_OFFLOAD, "`fsdp_migrate.runtime` offloads with `CPUOffloadPolicy()`."
+        return (
+            CPU_OFFLOAD,
+            "Still works: `fsdp_migrate.runtime` offloads with `CPUOffloadPolicy()`.",
+        )
     return CPU_OFFLOAD, _NOT_OFFLOADED
 
 
@@ -222,7 +227,10 @@ def _cpu_offload(construction: Construction, value: ast.expr, code: Code) -> str
         return "Replaced by `offload_policy=CPUOffloadPolicy()`."
     code.use(construction, "OffloadPolicy")
     code.shared["offload_policy"] = f"CPUOffloadPolicy() if {condition} else OffloadPolicy()"
-    return "Replaced by `offload_policy`: `CPUOffloadPolicy()` under the same condition, else `OffloadPolicy()`."
+    return (
+        "Replaced by `offload_policy`: `CPUOffloadPolicy()` where `offload_params` was true, else `OffloadPolicy()`, "
+        "which does not offload."
+    )
 
 
 def _offloaded(construction: Construction, value: ast.expr, code: Code) -> Condition:
@@ -309,7 +317,7 @@ def _ignored(construction: Construction, value: ast.expr, code: Code) -> str:
                 f"{code.ignored} = {{part for m in {source} for part in m.modules()}}"
             )
     code.shared["ignored_params"] = parameters
-    return "Replaced by `ignored_params`."
+    return "Replaced by `ignored_params`, a set of the same parameters."
 
 
 def _kind_of_ignored(construction: Construction, value: ast.expr) -> str | None:
@@ -331,7 +339,7 @@ def _kind_of_ignored(construction: Construction, value: ast.expr) -> str | None:
 _IGNORED = Row(
     _ignored,
     IGNORED,
-    "`fsdp_migrate.runtime` leaves these parameters unsharded.",
+    "Still works: `fsdp_migrate.runtime` leaves these parameters unsharded.",
     "Has no effect: no module is ignored, which is the default.",
 )
 # In the order in which they are written.
@@ -343,13 +351,13 @@ ROWS = {
     "process_group": Row(
         given_meshes.process_group,
         given_meshes.GROUP,
-        "`fsdp_migrate.runtime` creates a device mesh from this process group.",
+        "Still works: `fsdp_migrate.runtime` creates a device mesh from this process group.",
         "Has no effect: all ranks are used, which is the default.",
     ),
     "device_mesh": Row(
         given_meshes.device_mesh,
         given_meshes.MESH,
-        "`fsdp_migrate.runtime` passes this mesh to `fully_shard`.",
+        "Still works: `fsdp_migrate.runtime` passes this mesh to `fully_shard`.",
         "Has no effect: all ranks are used, which is the default.",
     ),
     "mixed_precision": Row(precision.precision, precision.say),
@@ -357,25 +365,25 @@ ROWS = {
     "device_id": Row(
         devices.device_id,
         devices.DEVICE_ID,
-        "`fsdp_migrate.runtime` makes this the current device and moves the model to it.",
+        "Still works: `fsdp_migrate.runtime` makes this the current device and moves the model to it.",
         "Has no effect: no device is set, which is the default.",
     ),
     "param_init_fn": Row(
         devices.initialize,
         devices.INIT_FUNCTION,
-        "`fsdp_migrate.runtime` initializes each unit before sharding it, as FSDP1 did.",
+        "Still works: `fsdp_migrate.runtime` initializes each unit before sharding it, as FSDP1 did.",
         "Has no effect: there is no function to call, which is the default.",
     ),
     "sync_module_states": Row(
         from_rank_0.sync,
         from_rank_0.SYNC,
-        "`fsdp_migrate.runtime` broadcasts parameters and buffers from rank 0 before sharding.",
+        "Still works: `fsdp_migrate.runtime` broadcasts parameters and buffers from rank 0 before sharding.",
         "Has no effect: nothing is broadcast, which is the default.",
     ),
     "forward_prefetch": Row(
         _forward_prefetch,
         FORWARD_PREFETCH,
-        "`fsdp_migrate.runtime` records the order in which units run and prefetches in that order.",
+        "Still works: `fsdp_migrate.runtime` records the order in which units run and prefetches in that order.",
         _NO_PREFETCH,
     ),
     "backward_prefetch": Row(
@@ -393,8 +401,9 @@ ROWS = {
     "use_orig_params": Row(
         _no_effect,
         USE_ORIG_PARAMS,
-        "Has no effect on sharding: FSDP2 always works as with `use_orig_params=True`. `fsdp_migrate.runtime` reads it only to "
-        "decide whether attributes of parameters, such as `p.no_decay`, outlive sharding.",
-        removed="Removed: FSDP2 always works as with `use_orig_params=True`.",
+        "Has no effect on sharding: FSDP2 always keeps the original parameters, as FSDP1 did with "
+        "`use_orig_params=True`. `fsdp_migrate.runtime` reads it only to decide whether attributes of parameters, such "
+        "as `p.no_decay`, outlive sharding.",
+        removed="Removed: FSDP2 always keeps the original parameters, as FSDP1 did with `use_orig_params=True`.",
     ),
 }

@@ -32,31 +32,41 @@ _NAMES = '("replicate", "shard")'
 DIMS = f"mesh_dim_names={_NAMES}"
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
 _ONE_DIMENSION = (
-    "Your mesh or process group is used as it is: over one dimension NO_SHARD shards parameters, "
-    "and HYBRID_SHARD needs two."
+    "Your mesh or process group is used unchanged. Over a single dimension NO_SHARD and HYBRID_SHARD would now shard as "
+    "FULL_SHARD does: use a mesh of two dimensions for them."
 )
 DEVICE_MESH = "torch.distributed.device_mesh"
 
-_BY_KEY = "A name that is no strategy raised `KeyError`, and means FULL_SHARD now."
-_CHOSEN = "Replaced by `reshard_after_forward`, which is chosen where the strategy was."
-_DEFAULT = "This is FSDP2's default: each unit except the root frees its parameters after forward."
+_BY_KEY = "An unknown name of a strategy raised `KeyError`; now it means FULL_SHARD."
+_CHOSEN = (
+    "Replaced by `reshard_after_forward`, whose value is now chosen where the strategy was chosen."
+)
+_DEFAULT = "Has no effect: each unit except the root frees its parameters after forward, which is FSDP2's default."
 _LEFT_OUT = "Removed: each unit except the root frees its parameters after forward, which is FSDP2's default."
 _OWN_PAIR = (
-    "Removed: your two dimensions of ranks choose it, and each unit except the root frees its parameters after forward "
-    "by default."
+    "Removed: a mesh of two dimensions already means hybrid sharding. Each unit except the root frees its parameters "
+    "after forward, which is FSDP2's default."
 )
 _BY_RUNTIME = (
     HYBRID_SHARD,
-    "`fsdp_migrate.runtime` creates a mesh that replicates across nodes and shards within each.",
+    "Still works: `fsdp_migrate.runtime` creates a mesh that replicates across nodes and shards within each node.",
 )
-_HYBRID_PAIR = "Replaced by a mesh that replicates across nodes and shards within each."
+_HYBRID_PAIR = "Replaced by a mesh that replicates across nodes and shards within each node."
 _REPLICATED = "Replaced by a mesh of shape (ranks, 1), in which every rank keeps whole parameters."
 _STRATEGIES = {
     "FULL_SHARD": (FULL_SHARD, _DEFAULT),
-    "SHARD_GRAD_OP": (SHARD_GRAD_OP, "Handled as `reshard_after_forward=False` in every unit."),
+    "SHARD_GRAD_OP": (
+        SHARD_GRAD_OP,
+        (
+            "Still works: `fsdp_migrate.runtime` passes `reshard_after_forward=False` to `fully_shard`."
+        ),
+    ),
     "NO_SHARD": (
         NO_SHARD,
-        "`fsdp_migrate.runtime` creates a mesh of shape (world_size, 1): every rank is a replica.",
+        (
+            "Still works: `fsdp_migrate.runtime` creates a mesh of shape (world_size, 1), in which every rank keeps "
+            "whole parameters."
+        ),
     ),
     "HYBRID_SHARD": _BY_RUNTIME,
     "_HYBRID_SHARD_ZERO2": _BY_RUNTIME,
@@ -68,7 +78,7 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
     if construction.is_none(argument.value):
         return FULL_SHARD, _DEFAULT
     member = construction.member(argument.value, "ShardingStrategy") or ""
-    dynamic = (DYNAMIC, "Read by `fsdp_migrate.runtime` when the program runs.")
+    dynamic = (DYNAMIC, "Still works: `fsdp_migrate.runtime` reads it when the program runs.")
     return _STRATEGIES.get(member, dynamic)
 
 
@@ -115,7 +125,7 @@ def _where_chosen(construction: Construction, value: ast.expr, choice: Choice, c
         return ""
     if value in strategies.meshes:
         code.shared["mesh"] = strategies.meshes[value].name
-        return "Replaced by `mesh`, which is made where the strategy was chosen."
+        return "Replaced by `mesh`, which is now created where the strategy was chosen."
     freed = strategies.freed.get(value)
     if freed is None:
         return ""
@@ -178,7 +188,10 @@ def _message(keeps: Condition, mesh: str, *, is_one: bool) -> str:
     elif keeps is False:
         text = "Removed: every strategy that is possible here frees parameters after forward, as FSDP2 does by default."
     else:
-        text = "Replaced by `reshard_after_forward`, under the same condition."
+        text = (
+            "Replaced by `reshard_after_forward`, computed from the same condition: true for strategies that free "
+            "parameters after forward, as FULL_SHARD does."
+        )
     if mesh:
         return f"{text} {mesh}"
     return text
@@ -263,7 +276,9 @@ def _mesh(
     code.shared["mesh"] = mesh
     texts = []
     if hybrid is not False:
-        texts.append("The mesh replicates across nodes and shards within each.")
+        texts.append(
+            "For HYBRID_SHARD, a mesh replicates across nodes and shards within each node."
+        )
     if whole is not False:
         texts.append(_WHOLE.format("world_size"))
     return " ".join(texts)

@@ -46,12 +46,12 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
         rule = CLASS_POLICY
     return (
         rule,
-        "`fsdp_migrate.runtime` applies it and shards the modules that FSDP1 would have wrapped.",
+        "Still works: `fsdp_migrate.runtime` applies this policy and shards the modules that FSDP1 would have wrapped.",
     )
 
 
 # What FSDP1's flat parameters needed: each is trained as a whole, or frozen as a whole.
-_SPLIT = " The condition on `requires_grad` can go: FSDP2 takes frozen and trained parameters in one unit."
+_SPLIT = " You can remove the condition on `requires_grad`: under FSDP2 one unit may have frozen and trained parameters."
 
 
 def policy(construction: Construction, value: ast.expr, code: Code) -> str:
@@ -98,7 +98,7 @@ def _loop(construction: Construction, value: ast.expr, code: Code) -> str:
         code.loop = [f"for {block} in {units.each}:"]
         if ignored:
             code.loop.append(f"    if {block} not in {code.ignored}:")
-        return "Replaced by a loop that shards these modules."
+        return "Replaced by a loop that calls `fully_shard` on these modules."
     modules = f"list({code.model}.modules())"
     # The model itself comes last.
     if not units.classes:

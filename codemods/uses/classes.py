@@ -29,33 +29,35 @@ from fsdp_migrate.findings import Action, Severity
 RULE = Rule("FSDP007", "isinstance")
 
 _FIRST = (
-    "Is now true for every sharded model, so the branch for FSDP1's class below no longer runs. "
-    "Test for FSDP1's class first."
+    "This test is now true for every sharded model, so the branch for FSDP1's class below no longer runs. Test for "
+    "FSDP1's class first."
 )
 _TOO = (
-    "Is now also true for the models that FSDP1's constructor used to wrap. "
-    "Check that the code for FSDP2 suits them."
+    "This test is now also true for the models that FSDP1's constructor used to wrap. Check that the code for FSDP2 "
+    "suits them."
 )
 _ALWAYS_FALSE = (
-    "Skipped FSDP1's wrappers. FSDP2 has no separate wrapper, so this is now always false"
+    "This test skipped FSDP1's wrappers. FSDP2 has no separate wrapper, so it is always false now"
 )
 _BOTH = (
-    "Now matches the module itself, because there is no separate wrapper. The branch for ordinary modules used to run for "
-    "this module and no longer does: call it here as well."
+    "This test now matches the module itself, because there is no separate wrapper. The branch for other modules used to "
+    "run for the module inside the wrapper and no longer does: run it here as well."
 )
 _FALSE = (
-    "Is false for models sharded by `fully_shard`, so they take the other branch now. "
-    "If this branch is meant for them too, test for `FSDPModule` as well."
+    "This test is false for models sharded by `fully_shard`, so they take the other branch now. If this branch is meant "
+    "for them too, test for `FSDPModule` as well."
 )
-_FAILS = "Fails for models sharded by `fully_shard`. Test for `FSDPModule` as well."
-_TOGETHER = "Still works: the same test is true for `FSDPModule`, the class of sharded models."
+_FAILS = "This check fails for models sharded by `fully_shard`. Test for `FSDPModule` as well."
+_TOGETHER = (
+    "Still works: this test also names `FSDPModule`, the class of models sharded by `fully_shard`."
+)
 _OTHER_BRANCH = (
-    "Is false for models sharded by `fully_shard`, which take the branch for `FSDPModule` in line {}. "
-    "Nothing has to be done."
+    "Unchanged: this test is false for models sharded by `fully_shard`, which take the branch for `FSDPModule` in line "
+    "{}. Nothing has to be done."
 )
 _NOTHING_INSIDE = (
-    "Is false for models sharded by `fully_shard`, which have no wrapper to look into. "
-    "Nothing has to be done."
+    "Unchanged: this test is false for models sharded by `fully_shard`, which have no wrapper to look into. Nothing has "
+    "to be done."
 )
 _SECOND = re.compile(r"fsdp_?2", re.IGNORECASE)
 _OF_ACCELERATE = ("prepare", "prepare_model", "extract_model_from_parallel", "unwrap_model")
@@ -64,8 +66,8 @@ _NOT_KNOWN = (
     "Let Accelerate shard the model, or do not pass it here."
 )
 _OF_COMPOSER = (
-    "Is about a model that Composer wraps, with FSDP1 until it is given `FSDP2Config`. "
-    "Test for `(FSDP, FSDPModule)`."
+    "This test is about a model that Composer wraps: with FSDP2 if it is given an `FSDP2Config`, else with FSDP1. Test "
+    "for `(FSDP, FSDPModule)`."
 )
 
 
@@ -152,7 +154,7 @@ def _of_wrappers(context: Context, reference: ast.expr, selects: Selects) -> Fou
         RULE,
         node,
         Action.REWRITE,
-        f"{_ALWAYS_FALSE} and is removed.",
+        f"Removed: {_ALWAYS_FALSE[0].lower()}{_ALWAYS_FALSE[1:]}.",
         context.source(test),
         edits=edits,
         removed=(removed,),

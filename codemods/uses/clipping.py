@@ -22,16 +22,13 @@ _TORCH = "torch.nn.utils.clip_grad_norm_"
 _ABOUT_CLIPPING = re.compile(
     r"(?:fsdp|fullysharded).*clip_grad|clip_grad.*(?:fsdp|fullysharded)", re.I
 )
-_BY_TORCH = (
-    f"Replaced by `{_TORCH}`. "
-    "It computes the norm in the dtype of the gradients, where FSDP1 used float32."
-)
+_BY_TORCH = f"Replaced by `{_TORCH}`. It computes the norm in the dtype of the gradients; FSDP1 used float32."
 _MIXED = (
     f"Replaced by `{_TORCH}`, which raises if some parameters are ignored by FSDP2: clip those in a second call. With CPU "
-    'offloading it needs a CPU backend as well: `init_process_group("cpu:gloo,cuda:nccl")`.'
+    'offloading it also needs a backend for the CPU: write `init_process_group("cpu:gloo,cuda:nccl")`.'
 )
 _OFFLOADED = (
-    f"Replaced by `{_TORCH}`. With CPU offloading it raises unless there is a CPU backend as well: "
+    f"Replaced by `{_TORCH}`. With CPU offloading it raises without a backend for the CPU: write "
     '`init_process_group("cpu:gloo,cuda:nccl")`.'
 )
 _EARLY = (
@@ -39,8 +36,8 @@ _EARLY = (
     "Clip after the last backward pass of a step."
 )
 _INFINITE = (
-    f"Replaced by `{_TORCH}`, which raises for this norm where a rank has no part of a gradient: there are fewer rows than "
-    "ranks, as in the bias of a small last layer. Clip by a finite norm."
+    f"Replaced by `{_TORCH}`. With this type of norm it raises if a rank has no part of some gradient, because a "
+    "parameter has fewer rows than there are ranks (the bias of a small last layer). Use a finite norm."
 )
 
 

@@ -20,8 +20,9 @@ from fsdp_migrate.facts.scopes import Assigned
 # The methods of a model whose result a type decides.
 OF_MODELS = ("state_dict", "load_state_dict")
 _NOT_HERE = (
-    "Sets a type for state dicts that other code creates, and FSDP2 has no such types. In that code, replace "
-    "`model.state_dict()` by `get_model_state_dict(model, options=StateDictOptions(...))`."
+    "This sets a type for state dicts that other code creates, but FSDP2 has no such types. In that code, replace "
+    "`model.state_dict()` by `get_model_state_dict(model, options=StateDictOptions(...))` of "
+    "`torch.distributed.checkpoint.state_dict`."
 )
 
 
@@ -174,7 +175,7 @@ def getting(context: Context, call: ast.Call, how: Setting) -> Use:
     """`model.state_dict()` by torch's function."""
     if call.args or call.keywords:
         raise Untranslatable(
-            "FSDP2's model returns shards. Call `get_model_state_dict`, and apply these arguments to its result."
+            "An FSDP2 model returns shards. Call `get_model_state_dict`, and apply these arguments to its result."
         )
     assert isinstance(call.func, ast.Attribute)
     options, on_each_device = options_to_get(context, call, how)
@@ -206,10 +207,12 @@ def setting(context: Context, call: ast.Call, how: Setting) -> Use:
     state = keyword(call, "state_dict", 0)
     strict = keyword(call, "strict", 1)
     if state is None or keyword(call, "assign", 2) is not None:
-        raise Untranslatable("FSDP2's model loads shards. Call `set_model_state_dict`.")
+        raise Untranslatable(
+            "An FSDP2 model loads only shards. Call `set_model_state_dict` instead."
+        )
     if how.full != "False" and is_side_by_side(context):
         raise Untranslatable(
-            "Loads whole tensors while other ranks load another model. Call `set_model_state_dict` with "
+            "This loads whole tensors while other ranks load another model. Call `set_model_state_dict` with "
             "`StateDictOptions(full_state_dict=True)`, and check for missing keys: it does not report them."
         )
     strict_code = "True"

@@ -33,16 +33,17 @@ _ANSWERED = {
 _ITSELF = "Replaced by the model itself: `fully_shard` does not wrap it."
 _OR_DDP = "Replaced by the model itself, or by the module inside `DistributedDataParallel`."
 _OWN = (
-    "Is a part of the model now, which FSDP1's wrapper hid. "
-    "Write `{}` alone: it is what this was under FSDP1."
+    "This is now a part of the model itself, which FSDP1's wrapper hid. Write `{}` alone, which is what this was under "
+    "FSDP1."
 )
 _OWN_OR_DDP = (
-    "Is a part of the sharded model now, which FSDP1's wrapper hid. "
-    "Unwrap `DistributedDataParallel` alone."
+    "This is now a part of the sharded model itself, which FSDP1's wrapper hid. "
+    "Unwrap only `DistributedDataParallel`."
 )
 _APPLIED = (
-    "The function gets modules with sharded parameters now; FSDP1 gathered whole ones for it. Functions of `torch.nn.init` "
-    "still work, with other random numbers. Other code that reads values needs `p.full_tensor()`."
+    "The function passed to `apply` now gets modules with sharded parameters; FSDP1 gathered whole ones for it. "
+    "Functions of `torch.nn.init` still work, with other random numbers. In code that reads values, use "
+    "`p.full_tensor()`."
 )
 # What has methods of these names beside models: Accelerate's and Lightning's objects, and `nn.utils`.
 _NO_MODELS = ("self", "accelerator", "fabric", "utils")
@@ -59,7 +60,7 @@ def find(context: Context) -> Iterator[Found]:
             if name == "module" and _is_own_module(context, attribute):
                 yield _own_module(context, attribute)
             elif context.form != "torch":
-                message = f"Unchanged: `fsdp_migrate.runtime` gives the model a `{name}` that does what FSDP1's did."
+                message = f"Unchanged: `{name}` of the model comes from `fsdp_migrate.runtime` and does what FSDP1's did."
                 if name == "apply":
                     message += " The function sees whole parameters."
                 yield Found(rule, attribute, Action.RUNTIME, message)

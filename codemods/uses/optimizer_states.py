@@ -37,8 +37,8 @@ _BY_HAND = {
 }
 
 _OF_SHARDS = (
-    " But `load_sharded_optimizer_state_dict` gives it tensors of a former class, for which `optimizer.step()` raises. "
-    "Instead, fill `{key: get_optimizer_state_dict(model, optimizer)}` by `torch.distributed.checkpoint.load`."
+    " But `load_sharded_optimizer_state_dict` returns tensors of an old class, for which `optimizer.step()` raises. "
+    "Instead, let `torch.distributed.checkpoint.load` fill `{key: get_optimizer_state_dict(model, optimizer)}`."
 )
 
 

@@ -33,8 +33,8 @@ _CONFIGURATIONS = {
 # The arguments for configurations, with their places, and whether FSDP1 offloads without one.
 _GIVEN = (("state_dict_config", 2, _FALSE), ("optim_state_dict_config", 3, _TRUE))
 _ON_DEVICE = (
-    " Where `{}` is false, every rank gets whole tensors on its device, and not on the CPU as under FSDP1: "
-    "torch offloads them for rank 0 alone."
+    " If `{}` is false, every rank gets whole tensors on its own device; FSDP1 moved them to the CPU, torch does so only "
+    "on rank 0."
 )
 _FIRST = re.compile(r"rank|main|master|first|primary|should_save", re.IGNORECASE)
 

@@ -18,12 +18,12 @@ RULE = Rule("FSDP351", "sharded-grad-scaler")
 
 _NAME = "ShardedGradScaler"
 _PACKAGE = "fsdp_migrate"
-_PLAIN = "Replaced by `torch.amp.GradScaler`, which skips a step on all ranks together as well."
+_PLAIN = "Replaced by `torch.amp.GradScaler`, which also skips a step on all ranks together."
 _ALONE = (
-    "Now skips a step on all ranks together. Under FSDP1 each rank checked only its own shards for infinities, "
-    "so the ranks could differ: more steps may be skipped than before."
+    "This scaler now skips a step on all ranks together, as it should. Under FSDP1 each rank checked only its own shards "
+    "for infinities, so the ranks could differ: more steps may be skipped than before."
 )
-_MIXED = "it raises if one optimizer holds both sharded parameters and {}, so give those an optimizer of their own"
+_MIXED = "it raises if one optimizer holds both sharded parameters and {} (give those an optimizer of their own)"
 _SAME = {"device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled"}
 _OPTIMIZER = re.compile(r"[Oo]ptim|Ada[dgm]|SGD|Lion|RMSprop")
 _HALF_WORDS = (".half(", "torch.float16", "torch.half")  # found sooner than the pattern
@@ -147,7 +147,7 @@ def _reason(context: Context, call: ast.Call) -> tuple[str, Severity]:
         return _MIXED.format("ignored ones"), Severity.RAISES
     if any(map(_is_in_half, texts)):
         return (
-            "it raises for gradients in float16, so keep the parameters in float32",
+            "it raises for gradients in float16 (keep the parameters in float32)",
             Severity.RAISES,
         )
     if any(_optimizes_others(context, file) for file in context.program.files):

@@ -18,9 +18,9 @@ _SPLIT = r"model_parallel|pipeline_parallel|get_data_parallel_(?:rank|group)"
 _BY_DTENSORS = r"parallelize_module"
 _GROUP = re.compile(r"\bprocess_group[\"']?\s*[:=]")
 ON_EACH_DEVICE = (
-    " Every rank gets whole tensors, on its device, and may run out of memory: models are split over groups here, and "
-    "`cpu_offload` would give them only to the first of all ranks. If that alone uses them, add `cpu_offload=True`. Otherwise "
-    "gather one tensor at a time, by `full_tensor()` on the values of `model.state_dict()`, and keep it where it is used."
+    " Every rank gets whole tensors on its own device, and may run out of memory. If only global rank 0 uses them, add "
+    "`cpu_offload=True`, which returns them on that rank alone. Otherwise, as groups of ranks have models of their own "
+    "here, gather one tensor at a time with `full_tensor()` on the values of `model.state_dict()`."
 )
 
 

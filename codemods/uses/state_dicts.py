@@ -34,9 +34,9 @@ _GROUPS = (
 )
 _TYPED = ("state_dict_type", "set_state_dict_type")
 _OLD_FILES = (
-    "New files hold each rank's shards as DTensors: those of `torch.save` load only on as many ranks as wrote them. Files of "
-    "FSDP1 hold flat shards, which FSDP2 cannot load: load them once with the original program, on as many ranks as wrote "
-    "them, and save them as `FULL_STATE_DICT`."
+    "FSDP1's LOCAL_STATE_DICT files hold flat shards, which FSDP2 cannot load: load old files once with the original "
+    "program, on as many ranks as wrote them, and save them as `FULL_STATE_DICT`. New files hold each rank's shards as "
+    "DTensors; those of `torch.save` load only on as many ranks as wrote them."
 )
 _GETS_TYPE = "Still works: `fsdp_migrate.runtime` returns what FSDP1 returned."
 _GETS_NO_TYPE = (
@@ -209,8 +209,8 @@ def _has_group_by_position(call: ast.Call) -> bool:
 def _raises(node: ast.AST) -> Found:
     """The finding where LOCAL_STATE_DICT is asked for."""
     message = (
-        "Raises for this type, because FSDP2 has no flat parameters. Load such files once with FSDP1 on the same number of "
-        "ranks, and save them as FULL_STATE_DICT or SHARDED_STATE_DICT."
+        "This raises for LOCAL_STATE_DICT, because FSDP2 has no flat parameters. Use FULL_STATE_DICT or "
+        "SHARDED_STATE_DICT: load old files once with FSDP1 on the same number of ranks, and save them as one of these."
     )
     return Found(LOCAL, node, Action.MANUAL, message)
 

@@ -37,11 +37,13 @@ def why_not(file: File, node: ast.AST, target: Release) -> str:
             is_other_branch = not _is_in_body(child, parent)
             if _holds(parent.test, file, target) is is_other_branch:
                 release = ".".join(map(str, target))
-                return f"Runs only with torch before {release}: nothing has to be done."
+                return f"Unchanged: this runs only with torch before {release}. Nothing has to be done."
         if is_inside and isinstance(child, ast.stmt):
             block = file.block(child)
             if any(_excludes(above, file) for above in block[: block.index(child)]):
-                return "A check above excludes sharded models here: nothing has to be done."
+                return (
+                    "Unchanged: a check above excludes sharded models here. Nothing has to be done."
+                )
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
             is_inside = False
         child = parent

@@ -358,4 +358,4 @@ def test_units_that_free_their_parameters_after_forward(strategy: str, tmp_path:
         assert "The root gets `reshard_after_forward=True`" in said
         keeps = strategy == "SHARD_GRAD_OP"
         assert ("Assumes no code reads or changes parameters, or creates" in said) is keeps
-        assert ("keep theirs, and an optimizer that is created then" in said) is keeps
+        assert ("and an optimizer created in that time would not train them" in said) is keeps

@@ -71,8 +71,16 @@ def test_code_for_fsdp1_alone_needs_nobody(guard: str, is_reached: bool, tmp_pat
 
 # By the body of a function that tests for FSDP1's class: the action, the severity and a part of the message.
 TESTS = {
-    "if isinstance(model, FSDP | Second): log()": (Action.RUNTIME, None, "true for `FSDPModule`"),
-    "if isinstance(model, (FSDP, Second)): log()": (Action.RUNTIME, None, "true for `FSDPModule`"),
+    "if isinstance(model, FSDP | Second): log()": (
+        Action.RUNTIME,
+        None,
+        "this test also names `FSDPModule`",
+    ),
+    "if isinstance(model, (FSDP, Second)): log()": (
+        Action.RUNTIME,
+        None,
+        "this test also names `FSDPModule`",
+    ),
     "if isinstance(model, FSDP): log(1)\n    elif isinstance(model, Second): log(2)": (
         Action.RUNTIME,
         None,
@@ -88,7 +96,7 @@ TESTS = {
         None,
         "no wrapper",
     ),
-    "assert isinstance(model, FSDP)": (Action.MANUAL, Severity.RAISES, "Fails"),
+    "assert isinstance(model, FSDP)": (Action.MANUAL, Severity.RAISES, "This check fails"),
     "if isinstance(model, FSDP): log()": (Action.MANUAL, Severity.SILENT, "other branch"),
 }
 

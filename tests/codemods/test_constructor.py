@@ -771,7 +771,7 @@ def test_device_0_is_a_device() -> None:
     report, _ = analyse(f"{HEAD}model = FSDP(model, device_id=0, param_init_fn=f)\n")
     said = [each.message for each in report.findings if each.code == "FSDP207"]
     assert said == [
-        "`fsdp_migrate.runtime` makes this the current device and moves the model to it."
+        "Still works: `fsdp_migrate.runtime` makes this the current device and moves the model to it."
     ]
 
 

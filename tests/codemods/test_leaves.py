@@ -44,7 +44,10 @@ def test_what_is_local_goes_whatever_others_import(tmp_path: Path) -> None:
     [
         ("CPUOffload(True)", "Replaced by `offload_policy=CPUOffloadPolicy()`."),
         ("False", "Has no effect: nothing is offloaded, which is the default."),
-        ("read()", "Replaced by `offload_policy`: `CPUOffloadPolicy()` under the same condition, else `OffloadPolicy()`."),
+        ("read()", (
+            "Replaced by `offload_policy`: `CPUOffloadPolicy()` where `offload_params` was true, else `OffloadPolicy()`, "
+            "which does not offload."
+        )),
     ],
 )  # fmt: skip
 def test_offloading_is_said_with_its_condition(given: str, said: str, tmp_path: Path) -> None:

@@ -55,8 +55,16 @@ def test_an_optimizer_without_dtensors_raises(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words", "others"),
     [
-        ("ignored_modules=[m.a]", "clip those in a second call", "unless there is"),
-        ("cpu_offload=CPUOffload(True)", "raises unless there is a CPU backend", "a second call"),
+        (
+            "ignored_modules=[m.a]",
+            "clip those in a second call",
+            "With CPU offloading it raises without a backend for the CPU",
+        ),
+        (
+            "cpu_offload=CPUOffload(True)",
+            "With CPU offloading it raises without a backend for the CPU",
+            "a second call",
+        ),
     ],
 )
 def test_clipping_says_what_raises_here(

@@ -101,7 +101,7 @@ def test_a_flag_for_rank_0_offloads_what_one_rank_uses(
     program = analysed(tmp_path, text, "torch")
     assert options in "".join(program.after["train.py"].split("\n"))
     messages = [each.message for each in program.findings if each.code == "FSDP331"]
-    assert any("Where `alone` is false" in each for each in messages) is is_said
+    assert any("If `alone` is false" in each for each in messages) is is_said
 
 
 KINDS = {
@@ -167,7 +167,7 @@ def test_a_program_with_models_side_by_side_gives_every_rank_its_own(tmp_path: P
     text = f"{HEADER}net = FSDP(net, process_group=model_parallel.group())\n{SAVING}"
     program = analysed(tmp_path, text, "torch")
     assert "options=StateDictOptions(full_state_dict=True)" in program.after["train.py"]
-    assert any("on its device" in each.message for each in program.findings)
+    assert any("whole tensors on its own device" in each.message for each in program.findings)
     load = text.replace("state = model.state_dict()", "state = model.load_state_dict(old)")
     assert analysed(tmp_path, load, "torch").is_kept("with FSDP.state_dict_type")
 
@@ -243,7 +243,11 @@ def test_a_local_type_around_nothing_of_the_model_does_not_raise(
     text = f"{HEADER}model = FSDP(net)\n{context}\n    {body}\n"
     found = analysed(tmp_path, text)
     assert found.codes("with") == code
-    raising = [f for f in found.findings if f.message.startswith("Raises for this type")]
+    raising = [
+        f
+        for f in found.findings
+        if f.message.startswith("This raises for LOCAL_STATE_DICT, because")
+    ]
     assert len(raising) == (code == {"FSDP334"})
 
 

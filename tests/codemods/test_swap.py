@@ -378,7 +378,7 @@ def test_it_stays_across_files_and_a_module_with_other_uses_is_by_hand(tmp_path:
     report = analyse(sorted(tmp_path.glob("*.py")), BRIDGE)
     said = {f.construct: f.message for f in report.findings if f.action is Action.MANUAL}
     assert "which uses FSDP1 itself" in said["MixedPrecision"]
-    assert "Import this name from `torch.distributed.fsdp`" in said["f.CPUOffload"]
+    assert "Import it from `torch.distributed.fsdp`" in said["f.CPUOffload"]
 
 
 def test_accelerate_asks_for_torchs_own_policy() -> None:

@@ -23,7 +23,7 @@ REMOVED = {
         "Accelerate broadcasts rank 0's weights only with `cpu_ram_efficient_loading`, otherwise all ranks must start "
         "with the same weights"
     ),
-    "use_orig_params": "FSDP2 always works as with `use_orig_params=True`",
+    "use_orig_params": "FSDP2 always keeps the original parameters, as FSDP1 did with `use_orig_params=True`",
 }
 # Arguments of TrainingArguments, with the prefix `fsdp_`, that moved into `fsdp_config`.
 MOVED = ("transformer_layer_cls_to_wrap", "min_num_params")
