@@ -17,8 +17,8 @@ RULE = Rule("FSDP010", "dynamic-name")
 _IMPORTING = frozenset({"import_module", "__import__"})
 _PATCHING = frozenset({"patch", "resolve_name"})
 _NOT_CALLED = (
-    "The file that this patches calls `fully_shard` now and does not import FSDP1's class any more, so `patch` raises "
-    "AttributeError. Patch `fully_shard` there, or shard a small model in the test."
+    "The file that this patches calls `fully_shard` now: the patch has no effect, or raises `AttributeError` where that file "
+    "no longer imports FSDP1's class. Patch `fully_shard` there, or shard a small model in the test."
 )
 _BY_TORCH = "In the code that looks it up, use `fully_shard` of `torch.distributed.fsdp` instead."
 # Functions that may import what they are given, and files that may import the names in their tables.

@@ -32,8 +32,8 @@ _NAMES = '("replicate", "shard")'
 DIMS = f"mesh_dim_names={_NAMES}"
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
 _ONE_DIMENSION = (
-    "Your mesh or process group is used unchanged. Over a single dimension NO_SHARD and HYBRID_SHARD would now shard as "
-    "FULL_SHARD does: use a mesh of two dimensions for them."
+    "Your mesh or process group is used unchanged. With two dimensions HYBRID_SHARD replicates over the first. With one, or "
+    "with `None`, HYBRID_SHARD and NO_SHARD now shard over all ranks: the numbers stay, memory and communication change."
 )
 DEVICE_MESH = "torch.distributed.device_mesh"
 

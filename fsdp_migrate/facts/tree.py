@@ -157,8 +157,8 @@ class Reach:
         read, texts = self._read(str(file.path), re.escape(file.name.rpartition(".")[2]))
         if name in read or any(name in text for text in texts):
             return True
-        word = rf"\b{re.escape(name)}\b".encode()
-        return "*" in read and bool(self.tree.having(word) - {str(file.path)})
+        in_code = rf"(?m)^[^#\n]*\b{re.escape(name)}\b".encode()
+        return "*" in read and bool(self.tree.having(in_code) - {str(file.path)})
 
     def _names_read(self, path: str, module: str) -> tuple[set[str], list[str]]:
         """The names of a file that others read, "*" for all; and the texts that may read any, behind another name of it."""

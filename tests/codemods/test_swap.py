@@ -274,6 +274,18 @@ def test_a_module_under_another_name(reader: str, stays: bool, tmp_path: Path) -
     assert (FSDP in change.after.decode()) is stays
 
 
+@pytest.mark.parametrize(
+    ("line", "stays"), [("print(FSDP)", True), ("x = 1  # as FSDP does", False)]
+)
+def test_a_comment_reads_no_name(line: str, stays: bool, tmp_path: Path) -> None:
+    files = {"saving.py": SAVING, "train.py": f"from saving import *\n{line}\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    report = analyse([tmp_path / name for name in files], Options(form="torch"))
+    (change,) = [each for each in report.changes if each.path.name == "saving.py"]
+    assert (FSDP in change.after.decode()) is stays
+
+
 IMPORTS = "from torch.distributed.fsdp import (\n    CPUOffload,\n    ShardingStrategy,\n)\n"
 USE = "strategy = ShardingStrategy.FULL_SHARD\n"
 
