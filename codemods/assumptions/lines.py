@@ -19,6 +19,7 @@ from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS
+from fsdp_migrate.codemods.uses.guards import has_class
 from fsdp_migrate.codemods.uses.methods import is_gathered
 from fsdp_migrate.codemods.uses.options import is_typed
 from fsdp_migrate.codemods.uses.untyped import untyped
@@ -119,7 +120,10 @@ def _interface(context: Context) -> Iterator[Line]:
         for attribute in context.file.attributes.get(name, ()):
             if context.fsdp1(attribute.value) == CLASS:
                 yield Line("interface", attribute, "")
-            elif isinstance(attribute.ctx, ast.Load) and context.can_be_model(attribute.value):
+            elif isinstance(attribute.ctx, ast.Load) and (
+                context.can_be_model(attribute.value)
+                or has_class(context, attribute, attribute.value)
+            ):
                 message = ""
                 if name in INTERFACE:
                     message = f"This raises `AttributeError`: an FSDP2 model has no `{name}`. {INTERFACE[name]}"

@@ -34,6 +34,7 @@ _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole param
 _ONE_DIMENSION = (
     "Your mesh or process group is used unchanged. With two dimensions HYBRID_SHARD replicates over the first. With one, or "
     "with `None`, HYBRID_SHARD and NO_SHARD now shard over all ranks: the numbers stay, memory and communication change."
+    "with `None`, HYBRID_SHARD and NO_SHARD now shard over all ranks: the numbers stay, memory and communication change."
 )
 DEVICE_MESH = "torch.distributed.device_mesh"
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context, keyword
-from fsdp_migrate.codemods.uses import optimizer_states
+from fsdp_migrate.codemods.uses import optimizer_states, read_shards
 from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, settings
 from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
@@ -89,8 +89,16 @@ def _uses(
     statement = context.file.statement(call)
     assert isinstance(statement, ast.With)
     inside = [node for part in statement.body for node in ast.walk(part)]
+    replaced = set[ast.AST]()
+    for node in filter(read_shards.is_call, inside):
+        use = read_shards.reading(context, node)
+        if use is not None and context.form == "torch":
+            replaced.update(ast.walk(node))
+            yield use
     for node in inside:
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):
+            continue
+        if node in replaced:
             continue
         if _is_of_another_context(context, node, call, model):
             continue

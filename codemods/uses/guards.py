@@ -27,33 +27,48 @@ def stays_fsdp1(program: Program) -> bool:
 
 def is_sharded(context: Context, node: ast.AST, model: ast.expr) -> bool | None:
     """Whether a model is sharded where a node is evaluated, as the tests above say; None if they say nothing."""
-    child = node
-    for around in context.file.ancestors(node):
-        match around:
-            case ast.If(test, body) if child is not test:
-                facts = _facts(test, holds=child in body)
-            case ast.IfExp(test, value) if child is not test:
-                facts = _facts(test, holds=child is value)
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                return None
-            case _:
-                facts = iter(())
-        for expression, holds in facts:
-            if says_sharded(context, expression, model):
-                return holds
-        child = around
+    for expression, holds in _known(context, node):
+        if says_sharded(context, expression, model):
+            return holds
     return None
+
+
+def has_class(context: Context, node: ast.AST, model: ast.expr) -> bool:
+    """Whether a node is evaluated only where a model has FSDP1's class: `isinstance(model, FSDP) and model.rank`."""
+    return any(holds and _asks(context, test, model) for test, holds in _known(context, node))
 
 
 def says_sharded(context: Context, test: ast.expr, model: ast.expr) -> bool:
     """Whether a test asks whether a model is sharded: for its class, or by a flag that is called so."""
+    if isinstance(test, ast.Name | ast.Attribute):
+        return _FLAG.fullmatch(last_name(test)) is not None
+    return _asks(context, test, model)
+
+
+def _asks(context: Context, test: ast.expr, model: ast.expr) -> bool:
+    """Whether a test asks for the class of a model."""
     match test:
         case ast.Call(ast.Name("isinstance"), [asked, cls], []):
             is_class = context.fsdp1(cls) == CLASS
             return is_class and ast.unparse(asked) == ast.unparse(model)
-        case ast.Name() | ast.Attribute():
-            return _FLAG.fullmatch(last_name(test)) is not None
     return False
+
+
+def _known(context: Context, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
+    """The tests around a node in its function, the nearest first, and whether each holds where the node is evaluated."""
+    child = node
+    for around in context.file.ancestors(node):
+        match around:
+            case ast.If(test, body) if child is not test:
+                yield from _facts(test, holds=child in body)
+            case ast.IfExp(test, value) if child is not test:
+                yield from _facts(test, holds=child is value)
+            case ast.BoolOp(op, values) if isinstance(child, ast.expr):
+                for value in values[: values.index(child)]:
+                    yield from _facts(value, holds=isinstance(op, ast.And))
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                return
+        child = around
 
 
 def _facts(test: ast.expr, *, holds: bool) -> Iterator[tuple[ast.expr, bool]]:

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 from fsdp_migrate.codemods.constructor.flow import flow_of
 from fsdp_migrate.codemods.context import Context, keyword
+from fsdp_migrate.codemods.uses import read_shards
 from fsdp_migrate.codemods.uses.loads import behind, is_load
 from fsdp_migrate.codemods.uses.options import MODULE, Setting
 from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
-from fsdp_migrate.facts.file import root_of
 from fsdp_migrate.facts.origins import Value
-from fsdp_migrate.facts.scopes import Assigned
 
 GET = "get_optimizer_state_dict"
 SET = "set_optimizer_state_dict"
@@ -105,8 +104,8 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     model, optimizer = (_given(call, name, each) for each in ("model", "optim"))
     if state is None or model is None or optimizer is None:
         return None
-    is_of_shards = name == "optim_state_dict_to_load" and _is_read_as_shards(context, state)
-    if name == "flatten_sharded_optim_state_dict" or is_of_shards:
+    reader = read_shards.read_by(context, state)
+    if name == "flatten_sharded_optim_state_dict" or reader is not None:
         setting = replace(setting, full="False")
     elif name != "optim_state_dict_to_load":
         setting = replace(setting, full="True")
@@ -117,7 +116,8 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     has_none = setting.full != "False" and _has_no_states(context, optimizer)
     if has_none:
         message += _NO_STATES
-    if is_of_shards:
+    raises = _stays(context, reader)
+    if raises:
         message += _OF_SHARDS
     use = Use(
         call,
@@ -126,7 +126,7 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
         parts,
         message,
         setting.to_set(),
-        needs_user=has_none or is_of_shards,
+        needs_user=has_none or raises,
     )
     statement = context.file.statement(call)
     match statement:
@@ -137,15 +137,9 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     return None
 
 
-def _is_read_as_shards(context: Context, state: ast.expr) -> bool:
-    """Whether a state comes from `load_sharded_optimizer_state_dict`, which reads FSDP1's shards."""
-    root = root_of(state)
-    if root is not None:
-        bindings = context.file.bindings(root)
-    else:
-        bindings = []
-    values = [each.value for each in bindings if isinstance(each, Assigned)]
-    return any("load_sharded_optimizer_state_dict" in ast.unparse(value) for value in values)
+def _stays(context: Context, reader: ast.Call | None) -> bool:
+    """Whether states come from `load_sharded_optimizer_state_dict`, and no other function takes its place."""
+    return reader is not None and read_shards.reading(context, reader) is None
 
 
 def _has_no_states(context: Context, optimizer: ast.expr) -> bool:

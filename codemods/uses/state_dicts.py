@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
-from fsdp_migrate.codemods.uses import optimizer_states, set_types
+from fsdp_migrate.codemods.uses import optimizer_states, read_shards, set_types
 from fsdp_migrate.codemods.uses.blocks import rewritten, together
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, Block, read
 from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_local, is_typed
 from fsdp_migrate.codemods.uses.untyped import OWN_NAMES, uses_without_type
-from fsdp_migrate.codemods.uses.use import imports, local_names, written
+from fsdp_migrate.codemods.uses.use import Use, imports, local_names, written
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
@@ -72,6 +72,7 @@ def find(context: Context) -> Iterator[Found]:
             yield Found(SET_TYPE, attribute, Action.RUNTIME, _GETS_TYPE)
     yield from _local_types(context)
     yield from _of_optimizers(context, inside | gone)
+    yield from _shards_read(context, inside | gone)
     yield from uses_without_type(context, CONTEXT)
 
 
@@ -261,6 +262,16 @@ def _of_optimizers(context: Context, inside: Collection[ast.AST]) -> Iterator[Fo
                 yield Found(OPTIMIZER, attribute, Action.RUNTIME, message)
 
 
+def _shards_read(context: Context, inside: Collection[ast.AST]) -> Iterator[Found]:
+    """What reads shards of states for FSDP1 outside of a context, in torch's form."""
+    for call in context.file.calls.get(read_shards.FUNCTION, ()):
+        use = None
+        if context.form == "torch" and call.func not in inside:
+            use = read_shards.reading(context, call)
+        if use is not None:
+            yield _one(context, use, call)
+
+
 def _of_optimizer(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     """A function for optimizer states where no type is set: FSDP1's default is whole ones."""
     how = Setting(offload="True")
@@ -271,14 +282,19 @@ def _of_optimizer(context: Context, attribute: ast.Attribute) -> Iterator[Found]
         message = optimizer_states.by_hand(attribute.attr)
         yield Found(OPTIMIZER, attribute, Action.MANUAL, message)
         return
-    names = local_names(context, [use], attribute)
-    yield Found(
+    yield _one(context, use, attribute)
+    yield from use.behind(OPTIMIZER, attribute)
+
+
+def _one(context: Context, use: Use, node: ast.expr) -> Found:
+    """The finding of a use by itself."""
+    names = local_names(context, [use], node)
+    return Found(
         OPTIMIZER,
-        attribute,
+        node,
         use.action,
         use.message,
         edits=lambda: written(context, use.named(names)),
-        imports=imports([use], names, attribute),
-        removed=(attribute,),
+        imports=imports([use], names, node),
+        removed=(node,),
     )
-    yield from use.behind(OPTIMIZER, attribute)

@@ -233,6 +233,30 @@ def test_a_batch_norm_in_low_precision_is_assumed_away(layer: str, tmp_path: Pat
     assert not any(each.startswith(start) for each in _said(tmp_path, TRAIN))
 
 
+# Of a model that only a test for its class shows.
+TESTED = {
+    "isinstance(m, FSDP) and m.mixed_precision": True,
+    "isinstance(m, (FSDP, DDP)) and m.mixed_precision": False,
+    "not isinstance(m, FSDP) or m.mixed_precision": True,
+    "isinstance(m, FSDP) or m.mixed_precision": False,
+    "m.mixed_precision if isinstance(m, FSDP) else None": True,
+    "isinstance(m, FSDP) and n.mixed_precision": False,
+    "m.mixed_precision and isinstance(m, FSDP)": False,
+}
+
+
+@pytest.mark.parametrize("test", TESTED)
+def test_an_attribute_behind_a_test_for_the_class_raises(test: str, tmp_path: Path) -> None:
+    """The rewritten test holds under FSDP2, too, so the attribute is asked for."""
+    text = f"{TRAIN}\n\ndef look(m, n):\n    return {test}\n"
+    found = _assumed(tmp_path, text)
+    line = len(text.splitlines())
+    if TESTED[test]:
+        assert found[line][0].startswith("Raises `AttributeError`")
+    else:
+        assert line not in found
+
+
 def test_an_assumption_of_every_program_names_what_speaks_against_it(tmp_path: Path) -> None:
     text = TRAIN.replace("import torch\n", "import torch\nfrom ddp import wrap\n", 1)
     ddp = "def wrap(model):\n    return DDP(model, find_unused_parameters=True)\n"

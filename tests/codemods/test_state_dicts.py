@@ -635,31 +635,6 @@ def test_whole_tensors_on_the_device_beside_offloaded_parameters_need_the_user(
     assert "buffers" in own.message
 
 
-@pytest.mark.parametrize("is_inside", [True, False])
-def test_shards_of_states_are_loaded_outside_of_the_context_as_well(
-    is_inside: bool, tmp_path: Path
-) -> None:
-    indent = "    " * is_inside
-    text = f"""\
-{HEADER}from torch.distributed.checkpoint.optimizer import load_sharded_optimizer_state_dict
-
-
-def load(model, optimizer, reader):
-    with FSDP.state_dict_type(model, StateDictType.SHARDED_STATE_DICT):
-        saved = load_sharded_optimizer_state_dict(model.state_dict(), "optimizer", reader)
-    {indent}states = FSDP.optim_state_dict_to_load(model, optimizer, saved["optimizer"])
-    optimizer.load_state_dict(states)
-"""
-    program = analysed(tmp_path, text, "torch")
-    after = program.after["train.py"]
-    assert '    set_optimizer_state_dict(model, optimizer, saved["optimizer"])\n' in after
-    assert "load_state_dict(states)" not in after
-    assert "FSDP." not in after
-    # Run on two ranks: the optimizer takes such tensors, and its next step raises.
-    (own,) = [each for each in program.findings if "load_sharded" in each.message]
-    assert (own.action, own.severity) == (Action.MANUAL, Severity.RAISES)
-
-
 @pytest.mark.parametrize(
     "around",
     [
