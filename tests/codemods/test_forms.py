@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate import engine
-from fsdp_migrate.settings import Options
-
 from .programs import analysed, table
 from .test_examples import analyse, every_line_that_changes_has_a_finding
 
@@ -570,37 +567,3 @@ def test_each_constructor_is_decided_by_itself(tmp_path: Path) -> None:
         "teacher = Own(Net())\nstudent = Net()\n# Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go\n"
         "with like_fsdp1(student):\n" in program.after["train.py"]
     )
-
-
-DEEP = """\
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-import torch
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
-from torch.distributed.fsdp import FullOptimStateDictConfig, FullStateDictConfig
-
-@dataclass
-class State:
-    model: object = None
-    config: object = field(default_factory=lambda: FullOptimStateDictConfig(rank0_only=True))
-
-    def save(self):
-        with ExitStack() as stack:
-            stack.enter_context(FSDP.state_dict_type(
-                self.model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True), self.config
-            ))
-            return self.model.state_dict()
-
-state = State()
-state.model = FSDP(torch.nn.Linear(2, 2))
-state = State(model=state.model)
-"""
-
-
-@pytest.mark.parametrize("form", ["auto", "torch"])
-def test_a_field_that_is_made_of_itself_ends(form: str, tmp_path: Path) -> None:
-    """Its model was once followed back to itself without end."""
-    (tmp_path / "train.py").write_text(DEEP)
-    report = engine.analyse([tmp_path / "train.py"], Options(form=form))
-    assert not report.errors
-    assert b"fully_shard(state.model)" in report.changes[0].after
