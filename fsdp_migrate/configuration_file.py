@@ -138,7 +138,7 @@ class _File:
                 if not all(shown):
                     raise Refused("a comment silences a part of it")
                 if self.options.form == "bridge":
-                    raise Refused("--form bridge changes imports and nothing else")
+                    raise Refused("`--form bridge` changes only imports")
                 if self.is_json:
                     text = without_comments(self.text)
                 else:
@@ -148,7 +148,13 @@ class _File:
                     raise Refused("two sections share a setting, and want different things")
                 self.check(roots, [*changes, *wanted], together)
             except Refused as refusal:
-                self.report(rule, said, f"Not changed, because {refusal}. Change it yourself.")
+                self.report(
+                    rule,
+                    said,
+                    (
+                        f"Still selects FSDP1: fsdp-migrate did not change it, because {refusal}. Change it yourself."
+                    ),
+                )
                 continue
             changes += wanted
             edits = together

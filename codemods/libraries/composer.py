@@ -13,16 +13,14 @@ from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.findings import Action
 
 _PASSED = (
-    "Selects FSDP1 in Composer, unless it is an `FSDP2Config` or the launch sets `FSDP_VERSION=2`. "
-    "Pass `FSDP2Config(...)` of `composer.utils`."
+    "This selects FSDP1 in Composer, unless it is an `FSDP2Config` or the launch sets `FSDP_VERSION=2`. Pass "
+    "`FSDP2Config(...)` of `composer.utils`."
 )
 _STATES = (
-    "Has no effect on a model of FSDP2, whose state dict has DTensors. Use `get_model_state_dict(model, "
+    "This has no effect on an FSDP2 model, whose state dict has DTensors. Use `get_model_state_dict(model, "
     "options=StateDictOptions(full_state_dict=True, cpu_offload=True))`."
 )
-_WRAPS = (
-    "Wraps with FSDP1. Pass an `FSDP2Config` to the Trainer, or call `parallelize_composer_model`."
-)
+_WRAPS = "This wraps with FSDP1. Pass an `FSDP2Config` to the Trainer, or call `parallelize_composer_model`."
 # Functions and context managers of Composer.
 _FUNCTIONS = {
     "fsdp_state_dict_type_context": _STATES,

@@ -39,22 +39,20 @@ _FROZEN = (
     "For a model without an optimizer, use `prepare_model(model, evaluation_mode=True)`, which does not shard it, or "
     "`fully_shard`."
 )
-_TOGETHER = (
-    f"Raises under FSDP2: pass a model and its optimizer to the same call of `prepare()`. {_FROZEN}"
-)
-_ONE = f"Raises under FSDP2: pass only one model, with its optimizer, to each call of `prepare()`. {_FROZEN}"
+_TOGETHER = f"This call raises under FSDP2. Pass a model and its optimizer to the same call of `prepare()`. {_FROZEN}"
+_ONE = f"This call raises under FSDP2. Pass only one model, with its optimizer, to each call of `prepare()`. {_FROZEN}"
 _STATES = (
-    "Returns DTensors under FSDP2; under FSDP1 it returned whole tensors. "
-    "Use `accelerator.get_state_dict(model)` for whole tensors."
+    "This returns DTensors under FSDP2; under FSDP1 it returned whole tensors. Use `accelerator.get_state_dict(model)` "
+    "for whole tensors."
 )
-_NORM = "Raises under FSDP2, because `accelerator.clip_grad_norm_` returns a DTensor. Use `norm.item()`."
+_NORM = "This raises under FSDP2, because `accelerator.clip_grad_norm_` returns a DTensor. Use `norm.item()`."
 _COUNT = (
-    "Counts the elements of whole parameters. "
-    "Under FSDP1 it counted this rank's shards, so a sum over ranks is now too large."
+    "This now counts the elements of whole parameters. Under FSDP1 it counted this rank's shards, so a sum over ranks is "
+    "now too large: do not add up the ranks' results."
 )
 _NAMES = (
-    "Returns the original parameter names. Under FSDP1 without `use_orig_params=True` all were `_flat_param`, so groups "
-    "selected by these names change, such as those without weight decay."
+    "This returns the original parameter names. Under FSDP1 without `use_orig_params=True` all were `_flat_param`, so "
+    "groups that are selected by name change: check which parameters now have no weight decay."
 )
 _BY_TRANSFORMERS = {"get_parameter_names": _NAMES} | dict.fromkeys(
     ("get_model_param_count", "num_parameters"), _COUNT
@@ -65,17 +63,17 @@ _SEVERITIES = {
 }  # by whether the value is only printed
 _PRINTING = ("print", "debug", "info", "warning")
 _FLUSH = (
-    "Left the root's parameters gathered under FSDP1. FSDP2 frees them again, so methods other than `forward` raise: "
-    "register those with `register_fsdp_forward_method`."
+    "Under FSDP1 this call left the root's parameters gathered. FSDP2 frees them again, so other methods of the model "
+    "raise when they use them: register those with `register_fsdp_forward_method` of `torch.distributed.fsdp`."
 )
 _BESIDE = (
-    "Calls a part of the model outside its `forward`, where the root's parameters are sharded. "
-    'Call `register_fsdp_forward_method(model, "{}")` after sharding.'
+    "This calls a part of the model outside its `forward`, where the root's parameters are sharded. Call "
+    '`register_fsdp_forward_method(model, "{}")` of `torch.distributed.fsdp` after sharding.'
 )
 _PART = re.compile(r"self(\.\w+)+\.(?:forward|generate)")
 _CALLS_PART = rb"\bself\.[\w.]+\.(?:forward|generate)\b"
-_TEST = "Is false for a model that Accelerate shards with FSDP2. Test for `FSDPModule` as well."
-_GONE = "Raises `AttributeError` for a model that Accelerate shards with FSDP2. {}"
+_TEST = "This test is false for a model that Accelerate shards with FSDP2. Test for `FSDPModule` as well."
+_GONE = "This raises `AttributeError` for a model that Accelerate shards with FSDP2. {}"
 # What FSDP1's class has and `FSDPModule` has not.
 _MISSING: dict[str, tuple[Rule, str]] = {
     "clip_grad_norm_": (CLIP, "Use `accelerator.clip_grad_norm_(model.parameters(), max_norm)`."),

@@ -44,19 +44,17 @@ _ENUMS = frozenset({"BackwardPrefetch", "FSDPOption", "ShardingStrategy", "State
 # What MixedPrecision has that FSDP2 has too, or leaves as it is.
 _OF_BOTH = frozenset({"param_dtype", "reduce_dtype", "buffer_dtype"})
 _FROM_ENVIRONMENT = (
-    "Selects FSDP1, unless the environment sets `FSDP_VERSION=2`. Pass `fsdp_version=2`."
+    "This selects FSDP1, unless the environment sets `FSDP_VERSION=2`. Pass `fsdp_version=2`."
 )
 _SWITCH = "ACCELERATE_USE_FSDP"
 _IS_FSDP = r"[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])[\"']?"
 _STRATEGY = re.compile(rf"\b(?P<name>\w*(?:strategy|STRATEGY)){_IS_FSDP}")
 _STRATEGIES = Search(f"strategy{_IS_FSDP}|STRATEGY{_IS_FSDP}")  # found sooner
 _SKIPPED = (
-    "Is false for verl's `fsdp2`, which shards the model as well, so the code behind this test does not run. "
-    "Test for both values."
+    "This test is false for verl's `fsdp2`, which shards the model as well, so its branch does not run. Test for both "
+    "values."
 )
-_RAISES = (
-    "Is false for verl's `fsdp2`, for which the program raises in line {}. Test for both values."
-)
+_RAISES = "This test is false for verl's `fsdp2`, for which the program raises in line {}. Test for both values."
 # What a test calls that trains, or starts what does.
 _STARTS = re.compile(
     r"(?:\b|_)(?:backward|execute|fit|init_process_group|launch|(?<!pytest\.)main|prepare|run|spawn|step|train)\w*\("
@@ -206,7 +204,7 @@ class _Reader:
         how = "Keep it"
         if self.project.has_flag:
             how = "Write `True` here"
-        return f"Selects FSDP1. {how}, and in `fsdp_config`, {table.STRATEGY}."
+        return f"This selects FSDP1. {how}, and in `fsdp_config`, {table.STRATEGY}."
 
     def call(self, call: ast.Call) -> Iterator[Found]:
         """Findings about the arguments of a call."""
@@ -265,7 +263,10 @@ class _Reader:
                 severity=each.severity,
             )
             if each.change is not None and not self.context.in_place:
-                message = "Unchanged: `--form bridge` changes only imports."
+                message = (
+                    "Still selects FSDP1: fsdp-migrate did not change it, because `--form bridge` changes only imports. "
+                    "Change it yourself."
+                )
                 finding = finding._replace(message=message)
             elif each.change is not None:
                 finding = finding._replace(action=Action.REWRITE)

@@ -10,27 +10,30 @@ from fsdp_migrate.requirements.declared import Declared, Read
 
 _BY_HAND = {
     "image": (
-        "This image has a torch older than {torch}, which the migrated code needs. "
-        "Use one with torch {torch} or newer."
+        "This image has a torch older than {torch}, but the migrated code needs {torch}. Use one with torch {torch} or "
+        "newer."
     ),
     "lock": (
-        "Locks a torch older than {torch}, which the migrated code needs. "
-        "Raise torch where the project asks for it, and lock again."
+        "This file locks a torch older than {torch}, but the migrated code needs {torch}. Raise torch where the project "
+        "asks for it, and lock again."
     ),
 }
 _CONDA = (
-    "Allows no torch {torch}, which the migrated code needs. "
-    "Take it from conda-forge or pip: PyTorch's own channel ends with torch 2.5."
+    "This requirement excludes torch {torch}, which the migrated code needs. Take torch from conda-forge or pip: "
+    "PyTorch's own channel ends with torch 2.5."
 )
 _COMPILED = (
-    "Older than torch {torch}, which the migrated code needs. "
-    "Raise torch in the files that this one is compiled from, and compile it again."
+    "This is older than torch {torch}, which the migrated code needs. Raise torch in the files that this one is compiled "
+    "from, and compile it again."
 )
-_PINNED = "Allows no torch {torch}, which the migrated code needs. Ask for torch>={torch}{others}."
-_OLDER = "Allows a torch older than {torch}, which the migrated code needs. Ask for torch>={torch}{others}."
+_PINNED = "This requirement excludes torch {torch}, which the migrated code needs. Write torch>={torch}{others}."
+_OLDER = (
+    "This requirement allows a torch older than {torch}, but the migrated code needs {torch}. Write "
+    "torch>={torch}{others}."
+)
 _BUILT = (
-    "Belongs to a torch older than {torch}, which the migrated code needs. "
-    "Ask for the release that belongs to torch {torch}."
+    "This release belongs to a torch older than {torch}, but the migrated code needs {torch}. Write the release that "
+    "belongs to torch {torch}."
 )
 
 
@@ -42,7 +45,7 @@ class Decision(NamedTuple):
 
 
 # Where the least release is FSDP2's own.
-_REASON = ". `fully_shard` is public since torch 2.6, and torch 2.8 is the first that keeps the root's `reshard_after_forward`"
+_REASON = ". `fully_shard` is public since torch 2.6; since torch 2.8 it also obeys `reshard_after_forward` for the root"
 
 
 def decide(
@@ -77,7 +80,7 @@ def decide(
     raised = releases.raised(asked.text, target)
     if allows and may_write and asked.is_literal and not hindrance and raised != asked.text:
         return Decision(
-            f"Raised to {raised}: the migrated code needs torch {torch}{_REASON}.", raised
+            f"Raised to {raised}, because the migrated code needs torch {torch}{_REASON}.", raised
         )
     if allows:
         message = _OLDER
@@ -97,7 +100,7 @@ def _hindrance(said: Read, target: Sequence[int]) -> str:
     bound = releases.bound_to_another(said.declared, target)
     if bound:
         names = ", ".join(dict.fromkeys(each.shown for each in bound))
-        return f", and for the releases of {names} that belong to it"
+        return f", and raise {names} to the release that belongs to it"
     if said.index:
         return f", from an index that has it: {said.index} is for one release of CUDA"
     return ""

@@ -21,7 +21,7 @@ from fsdp_migrate.requirements.reading import read
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import shown_path
 
-_UNREAD = "Cannot be read ({reason}). Check whether it asks for torch {torch}, which the migrated code needs."
+_UNREAD = "This file cannot be read ({reason}). Check whether it asks for torch {torch}, which the migrated code needs."
 _ADD = (
     'The migrated code imports `fsdp_migrate.runtime`. Add "fsdp-migrate[runtime]" here (for Python 3.10 or newer), '
     "or copy it into the project with `--vendor DIR`."

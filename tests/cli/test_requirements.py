@@ -65,13 +65,17 @@ RAISED = {
     ),
 }
 NAMED = {
-    "exact": ("requirements.txt", "torch==2.1.2+cu118", "Ask for torch>=2.8. "),
+    "exact": ("requirements.txt", "torch==2.1.2+cu118", "Write torch>=2.8. "),
     "any of a series, for a Python": (
         "requirements.txt",
         "torch==2.*; python_version >= '3.8'",
-        "Allows a torch older than 2.8",
+        "This requirement allows a torch older than 2.8",
     ),
-    "up to": ("setup.py", "setup(install_requires=['torch>=2.6,<2.7.1'])", "Allows no torch 2.8"),
+    "up to": (
+        "setup.py",
+        "setup(install_requires=['torch>=2.6,<2.7.1'])",
+        "This requirement excludes torch 2.8",
+    ),
     "exact for poetry": (
         "pyproject.toml",
         '[tool.poetry.dependencies]\ntorch = "2.1.2"\n',
@@ -80,22 +84,22 @@ NAMED = {
     "nearly exact for poetry": (
         "pyproject.toml",
         '[tool.poetry.dependencies]\ntorch = "~2.1"\n',
-        "Allows no torch 2.8",
+        "This requirement excludes torch 2.8",
     ),
     "beside torchvision": (
         "requirements.txt",
         "torch>=2\ntorchvision<0.20",
-        "of torchvision<0.20 that belong",
+        "raise torchvision<0.20 to the release",
     ),
     "beside torchaudio": (
         "requirements.txt",
         "torch>=2\ntorchaudio~=2.1.0",
-        "of torchaudio~=2.1.0 that belong",
+        "raise torchaudio~=2.1.0 to the release",
     ),
     "torchvision alone": (
         "requirements.txt",
         "torchvision==0.16.2",
-        "Belongs to a torch older than 2.8",
+        "This release belongs to a torch older than 2.8",
     ),
     "an index": (
         "requirements.txt",
@@ -134,7 +138,7 @@ NAMED = {
         '{"default": {"torch": {"version": "==2.4.1"}}}',
         "lock again",
     ),
-    "what cannot be read": ("setup.py", "print 'torch'\n", "Cannot be read"),
+    "what cannot be read": ("setup.py", "print 'torch'\n", "This file cannot be read"),
 }
 QUIET = {
     "no release": ("requirements.txt", "torch\ntorchvision\ntorchmetrics==1.0\n"),
@@ -219,7 +223,10 @@ def test_included_lists_are_read(real_cli: Cli, folder: Path) -> None:
 def test_a_file_outside_of_the_paths_is_named(real_cli: Cli, repository: Any, folder: Path) -> None:
     put(folder, **{"src/train.py": PROGRAM, "requirements.txt": "torch>=2.1\n"})
     said = real_cli("src", "--form", "torch", "--allow-dirty").text
-    assert "requirements.txt:1:1 FSDP901 `torch>=2.1`: Allows a torch older than 2.8" in said
+    assert (
+        "requirements.txt:1:1 FSDP901 `torch>=2.1`: This requirement allows a torch older than 2.8"
+        in said
+    )
     assert (folder / "requirements.txt").read_text() == "torch>=2.1\n"
 
 

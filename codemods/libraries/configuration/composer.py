@@ -79,16 +79,19 @@ def said_of(settings: Mapping, project: Project, *, is_python: bool = False) -> 
     releases = project.takes("mosaicml")
     if releases.all_before(_FIRST):
         return (
-            "Selects FSDP1 in Composer, whose FSDP2 takes `mixed_precision` and `state_dict_type` only since 0.32, and the "
-            f"project allows {releases.said}. Raise that requirement, then run fsdp-migrate again."
+            "This selects FSDP1 in Composer. Its FSDP2 takes `mixed_precision` and `state_dict_type` only since release "
+            f"0.32, but the project allows {releases.said}. Raise that requirement, then run fsdp-migrate again."
         )
     strategy = table.strategy_of(settings.data("sharding_strategy", "FULL_SHARD"))
     if strategy == "NO_SHARD":
-        return "Selects FSDP1 in Composer. Remove these settings: Composer then uses DistributedDataParallel, as NO_SHARD did."
+        return (
+            "This selects FSDP1 in Composer. Remove these settings: Composer then uses DistributedDataParallel, which "
+            "does the same as NO_SHARD."
+        )
     how = "launch with `FSDP_VERSION=2`"
     if is_python:
         how = "pass `FSDP2Config(...)` of `composer.utils`"
-    said = f"Selects FSDP1 in Composer. With Composer 0.32 or newer {how}, and write {_written(settings, strategy)}"
+    said = f"This selects FSDP1 in Composer. With Composer 0.32 or newer {how}, and set {_written(settings, strategy)}"
     gone = [name for name in ignored if name != "sharding_strategy"]
     if gone:
         said += f"; FSDP2 has no {', '.join(f'`{name}`' for name in gone)}"

@@ -31,7 +31,7 @@ _OPENING = re.compile(r"\$\{|[\"']")
 _NAME = re.compile(r"[\w.]+$")
 # A value that only a run knows, as `$1` is in a script.
 UNSURE = "$"
-LEFT_OUT = "Is ignored with FSDP2: {}. Remove it, unless runs with version 1 need it."
+LEFT_OUT = "FSDP2 does not use this setting: {}. Remove it, unless other runs still use FSDP1."
 # What a program's own flags stand behind, in the last of several commands of a line.
 _SEPARATOR = re.compile(r"&&|[;|]")
 _SCRIPT = re.compile(r"[\w}]\.py\b|(?:^|\s)(?:-m|--module)[ \t]+(?!accelerate)\w")
@@ -203,13 +203,16 @@ def _said(name: str, value: str, *, is_flag: bool) -> str:
         return LEFT_OUT.format(table.REMOVED[name])
     if name == "use_fsdp":
         kept = _setting(is_flag, "state_dict_type", "FULL_STATE_DICT")
-        said = f"Selects FSDP1 by default. Add `{version}`, and `{kept}` if no type of state dict is set."
+        said = (
+            f"This selects FSDP1 unless the version is set. Add `{version}`, and `{kept}` if no type of state dict is "
+            "set."
+        )
         if value.lower() in ("false", "0"):
             return ""
         return said
     if name == "version":
         if value == "1":
-            return "Selects FSDP1. Write `2`."
+            return "This selects FSDP1. Write `2`."
         return ""
     if name == "state_dict_type":
         if value.upper() in ("LOCAL_STATE_DICT", "2"):
@@ -231,7 +234,7 @@ def _said_of_strategy(name: str, value: str, *, is_flag: bool) -> str:
     if strategy == "NO_SHARD":
         return table.UNSHARDED
     freed = str(table.reshards(strategy)).lower()
-    said = f"write `{_setting(is_flag, 'reshard_after_forward', freed)}` and `{_setting(is_flag, 'version', '2')}`"
+    said = f"set `{_setting(is_flag, 'reshard_after_forward', freed)}` and `{_setting(is_flag, 'version', '2')}`"
     return f"This is a setting of FSDP1. Instead, {said}.{_of_mesh(strategy)}"
 
 
@@ -251,13 +254,15 @@ def _said_of_trainer(words: list[str], command: str, project: Project) -> str:
         return f"{old}{mesh}"
     path = _PATH.search(command)
     if path:
-        said = f"Selects FSDP1. Write version 2 into `{path[1]}`, and `reshard_after_forward: {str(freed).lower()}`."
+        said = f"This selects FSDP1. Write `version: 2` and `reshard_after_forward: {str(freed).lower()}` into `{path[1]}`."
         if project.is_second(path[1]) and not mesh:
             return ""
         return f"{said}{mesh}"
     # Each release reads the words; 5.24.0 refuses `--fsdp true`.
     settings = json.dumps({"version": 2, "reshard_after_forward": freed})
-    return f"Selects FSDP1. Keep it, and add `--fsdp_config '{settings}'`.{mesh}"
+    return (
+        f"This selects FSDP1. Keep it, and add `--fsdp_config '{settings}'` to select FSDP2.{mesh}"
+    )
 
 
 def _of_mesh(strategy: str) -> str:

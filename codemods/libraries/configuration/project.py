@@ -68,8 +68,10 @@ class Project:
         releases = self.takes(library)
         if not releases.all_before(first):
             return ""
-        known = f"{title} reads a version only since {_shown(first)}, and the project allows {releases.said}"
-        return f"Still selects FSDP1: {known}. Raise that requirement, then run fsdp-migrate again."
+        known = (
+            f"FSDP2 needs {title} {_shown(first)} or newer, but the project allows {releases.said}"
+        )
+        return f"Still selects FSDP1, because {known}. Raise that requirement, then run fsdp-migrate again."
 
     def no_mesh(self) -> str:
         """Why no release of Accelerate that the project takes has a mesh, and what to do; "" where one has."""
@@ -77,8 +79,8 @@ class Project:
         if not releases.all_before(ACCELERATE_MESH):
             return ""
         first = _shown(ACCELERATE_MESH)
-        known = f"Accelerate has `parallelism_config` only since {first}, and the project allows {releases.said}"
-        return f"HYBRID_SHARD needs a mesh: {known}. Raise that requirement, then run fsdp-migrate again."
+        known = f"Accelerate has `parallelism_config` only since {first}, but the project allows {releases.said}"
+        return f"FSDP2 needs a mesh for HYBRID_SHARD. {known}: raise that requirement, then run fsdp-migrate again."
 
     def too_old_for_trainer(self, freed: str) -> str:
         """As `too_old` for transformers, with what its Trainer reads from the environment where it reads no other version."""

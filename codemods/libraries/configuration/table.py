@@ -43,25 +43,23 @@ FOREIGN = frozenset({"_target_", "fsdp_size", "optimizer_offload", "param_offloa
 # Names of bitsandbytes' optimizers; `adamw_torch_8bit` is torchao's.
 OF_BITSANDBYTES = re.compile(r"paged_\w+|(?!\w*torch)\w+_(?:8bit|bnb_8bit)")
 PLAIN_ONLY = (
-    "Raises under FSDP2, because bitsandbytes' optimizers do not support DTensors. "
-    "Use `adamw_torch_8bit` or `adamw_torch`."
+    "This optimizer raises under FSDP2, because those of bitsandbytes do not support DTensors. Use `adamw_torch_8bit` or "
+    "`adamw_torch`."
 )
-LOCAL = "FSDP2 has no LOCAL_STATE_DICT. Write SHARDED_STATE_DICT or FULL_STATE_DICT, then run fsdp-migrate again."
-STRATEGY = (
-    "write version 2, and `reshard_after_forward` true for FULL_SHARD or false for SHARD_GRAD_OP"
-)
+LOCAL = "FSDP2 has no LOCAL_STATE_DICT. Set SHARDED_STATE_DICT or FULL_STATE_DICT, then run fsdp-migrate again."
+STRATEGY = "set FSDP's version to 2, and `reshard_after_forward` to true for FULL_SHARD or false for SHARD_GRAD_OP"
 # An older Accelerate ignores a version without an error, and refuses a file with a mesh.
-SINCE_MESH = "Needs Accelerate 1.10, because of `parallelism_config`."
-_SINCE = "Needs Accelerate 1.6: an older one silently uses FSDP1."
+SINCE_MESH = "Needs Accelerate 1.10 or newer, because of `parallelism_config`."
+_SINCE = "Needs Accelerate 1.6 or newer: older releases silently use FSDP1."
 SINCE = {
     rules.ACCELERATE: _SINCE,
-    rules.PLUGIN: "Needs Accelerate 1.6.",
-    rules.TRANSFORMERS: "transformers 4 ignores it: launch with `FSDP_VERSION=2`.",
-    rules.AXOLOTL: "Needs axolotl 0.12.",
+    rules.PLUGIN: "Needs Accelerate 1.6 or newer.",
+    rules.TRANSFORMERS: "transformers 4 ignores the version: launch with `FSDP_VERSION=2`.",
+    rules.AXOLOTL: "Needs axolotl 0.12 or newer.",
 }
 SAVES = "transformers before 5.10 saves sharded states: for whole ones, launch with `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT`."
 SIZES = "`dp_replicate_size` is the number of nodes, `dp_shard_size` the number of devices per node"
-_HYBRID = "HYBRID_SHARD becomes a mesh under FSDP2"
+_HYBRID = "FSDP2 needs a mesh for HYBRID_SHARD"
 MESHES = {
     rules.ACCELERATE: (
         f"{_HYBRID}. Set `num_machines` and `num_processes` and run again, or write version 2 and a "
@@ -76,35 +74,31 @@ MESHES = {
     ),
 }
 UNSHARDED = (
-    "NO_SHARD does what DistributedDataParallel does. Remove FSDP and launch on several devices; DistributedDataParallel has "
-    "no offloading and no activation checkpointing."
+    "FSDP2 has no NO_SHARD, which does what DistributedDataParallel does. Remove the FSDP settings and launch on several "
+    "devices; DistributedDataParallel has no offloading and no activation checkpointing."
 )
 POLICY = (
-    "Accelerate calls no policy function under FSDP2. "
-    "Use `'transformer_based_wrap'` and `transformer_cls_names_to_wrap=[...]`."
+    "Under FSDP2 Accelerate does not call a policy function. Use `'transformer_based_wrap'` and "
+    "`transformer_cls_names_to_wrap=[...]` instead."
 )
-PRECISION = (
-    "FSDP2 does not accept FSDP1's object. "
-    "Write `MixedPrecisionPolicy(param_dtype=..., reduce_dtype=...)`."
-)
+PRECISION = "FSDP2 does not accept FSDP1's `MixedPrecision`. Write `MixedPrecisionPolicy(param_dtype=..., reduce_dtype=...)`."
 # What both have. Under FSDP1 the root alone casts what it is given.
-PRECISE = (
-    "Becomes `MixedPrecisionPolicy`. Each unit casts its inputs, and buffers keep their dtype."
-)
+PRECISE = "Replaced by `MixedPrecisionPolicy`. Each unit now casts its inputs, and buffers keep their dtype."
 # Those with `native` were of Lightning 1.
 LIGHTNING_NAMES = frozenset(
     {"fsdp", "fsdp_cpu_offload", "fsdp_native", "fsdp_native_full_shard_offload"}
 )
 STRATEGY_OF_VERL = (
-    "Selects FSDP1 in verl. {}. Not changed for you, because verl's `forward_prefetch` and its policies by size and for "
-    "LoRA have no effect with `fsdp2`."
+    "This selects FSDP1 in verl. {}. fsdp-migrate does not change it, because verl's `forward_prefetch` and its policies "
+    "by size and for LoRA have no effect with `fsdp2`."
 )
 STRATEGY_OF_LIGHTNING = (
-    "Selects FSDP1 in Lightning. Use `ModelParallelStrategy(data_parallel_size=<processes>, tensor_parallel_size=1)` of "
-    "Lightning 2.3, and call `fully_shard` with `mesh=self.device_mesh['data_parallel']` in `configure_model`."
+    "This selects FSDP1 in Lightning. Use `ModelParallelStrategy(data_parallel_size=<processes>, "
+    "tensor_parallel_size=1)` of Lightning 2.3, and call `fully_shard` with `mesh=self.device_mesh['data_parallel']` in "
+    "`configure_model`."
 )
 STRATEGY_OF_FABRIC = (
-    "Selects FSDP1 in Lightning's Fabric. Use `ModelParallelStrategy(parallelize, data_parallel_size=<processes>, "
+    "This selects FSDP1 in Lightning's Fabric. Use `ModelParallelStrategy(parallelize, data_parallel_size=<processes>, "
     "tensor_parallel_size=1)` of `lightning.fabric.strategies` (Lightning 2.3), with a function `parallelize(model, "
     "device_mesh)` that calls `fully_shard` with `mesh=device_mesh['data_parallel']` and returns the model."
 )

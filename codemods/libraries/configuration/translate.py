@@ -38,8 +38,8 @@ def translate(section: Section, project: Project) -> list[Said]:
         why = Said(stays.place or section.place, str(stays))
         whole = Said(
             section.place,
-            "Not changed because of one setting in it, so it still selects FSDP1. "
-            "Change that setting, then run fsdp-migrate again.",
+            "Still selects FSDP1, because one of its settings has to be changed first: there is a finding for it. Change "
+            "that setting, then run fsdp-migrate again.",
         )
         if why.place is section.place:
             return [why]
@@ -144,12 +144,12 @@ class _Translation:
     def version(self) -> None:
         entry = self.settings.get("version") or self.home.key("fsdp_version")
         if entry is not None and not (self.has_list and entry.owner is self.home):
-            self.say(tree.Replace(entry, entry.key, 2), "Changed to version 2.")
+            self.say(tree.Replace(entry, entry.key, 2), "Changed to 2, which selects FSDP2.")
         elif self.rule == rules.AXOLOTL and not self.has_list:
             before = self.section.entry or self.home.get("fsdp")
             self.say(
                 tree.Add(self.home, {"fsdp_version": 2}, before),
-                f"`fsdp_version: 2` is added next to it. {table.SINCE[self.rule]}",
+                f"`fsdp_version: 2`, which selects FSDP2, is added next to it. {table.SINCE[self.rule]}",
             )
         elif self.rule == rules.PLUGIN:
             self.added["fsdp_version"] = 2
@@ -195,7 +195,10 @@ class _Translation:
                 said += " On several nodes it shards over all of them, unless you add a `parallelism_config`."
             self.say(tree.Replace(entry, key, value), said)
             if other is not None and other is not entry:
-                self.say(tree.Remove(other), "Removed: Accelerate used the strategy instead of it.")
+                self.say(
+                    tree.Remove(other),
+                    "Removed: Accelerate ignored it and used the sharding strategy.",
+                )
 
     def objects(self) -> None:
         """What only Python can give: objects of torch's FSDP1."""
@@ -237,15 +240,13 @@ class _Translation:
             self.units()
             self.say(tree.Remove(entry), "Removed: axolotl reads all of it from `fsdp_config`.")
         else:
-            message = (
-                "Replaced by `True`: it only turns FSDP on, and `fsdp_config` has the settings."
-            )
+            message = "Replaced by `True`: `fsdp` now only turns FSDP on, and `fsdp_config` has the settings."
             self.say(tree.Replace(entry, "fsdp", True), message)
 
     def path(self, entry: tree.Entry | None, path: str) -> None:
         """`fsdp_config` is the path of a file, which has the version."""
         self.added.clear()
-        into = f"Selects FSDP1. Write version 2 into `{path}`"
+        into = f"This selects FSDP1. Write version 2 into `{path}`"
         if self.has_words and not self.project.is_second(path):
             freed = _shown(table.reshards(self.strategy() or "FULL_SHARD"))
             raise Stays(entry, f"{into}, and `reshard_after_forward: {freed}`.")

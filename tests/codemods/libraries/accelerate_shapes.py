@@ -141,7 +141,7 @@ fsdp_config:
     Shape(
         "NO_SHARD with offloading in JSON",
         '{"distributed_type": "FSDP",\n "fsdp_config": {"fsdp_sharding_strategy": 3, "fsdp_offload_params": true}}\n',
-        says="NO_SHARD does what DistributedDataParallel does",
+        says="does what DistributedDataParallel does",
         ending="json",
     ),
     Shape(
@@ -164,7 +164,7 @@ num_processes: 2
     Shape(
         "LOCAL_STATE_DICT",
         with_strategy("FULL_SHARD").replace("FULL_STATE", "LOCAL_STATE"),
-        says="Write SHARDED_STATE_DICT or FULL_STATE_DICT",
+        says="Set SHARDED_STATE_DICT or FULL_STATE_DICT",
     ),
     Shape(
         "prefetch flags",

@@ -78,7 +78,7 @@ output_dir: out
     Shape(
         "another library's fsdp_config",
         "max_seq_len: 64\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n  mixed_precision: PURE\n  verbose: true\n",
-        says="Selects FSDP1 in Composer",
+        says="This selects FSDP1 in Composer",
     ),
     Shape(
         "hybrid sharding in transformers",

@@ -17,14 +17,14 @@ PYTHON = "from composer import Trainer\n\n{}\n"
         ("Trainer(parallelism_config={'fsdp': {}})", "`reshard_after_forward: true` and `state_dict_type: full`"),
         ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'shard_grad_op'}})", "`reshard_after_forward: false`"),
         ("fsdp = {'cpu_offload': True}\nTrainer(parallelism_config={'fsdp': fsdp})", "FSDP2 has no `cpu_offload`"),
-        ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'NO_SHARD'}})", "DistributedDataParallel, as NO_SHARD did"),
+        ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'NO_SHARD'}})", "which does the same as NO_SHARD"),
         ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'HYBRID_SHARD'}})", "a `device_mesh` of nodes and"),
         ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': name}})", "`reshard_after_forward` (true for FULL_SHARD"),
         ("Trainer(parallelism_config={'fsdp': settings(), 'tp': None})", "unless it is an `FSDP2Config`"),
         ("Trainer(fsdp_config={'sharding_strategy': 'FULL_SHARD'})", "`reshard_after_forward: true`"),
         ("from composer.utils import FSDPConfig\nconfig = FSDPConfig(state_dict_type='local')", "`state_dict_type: sharded`"),
         ("from composer.core.state import fsdp_state_dict_type_context as c\nwith c(model):\n    pass", "get_model_state_dict"),
-        ("from composer.distributed import prepare_fsdp_module\nprepare_fsdp_module(model)", "Wraps with FSDP1"),
+        ("from composer.distributed import prepare_fsdp_module\nprepare_fsdp_module(model)", "This wraps with FSDP1"),
     ],
 )  # fmt: skip
 def test_python_that_sets_it(code: str, expected: str, tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_python_that_sets_it(code: str, expected: str, tmp_path: Path) -> None:
     after, said = migrated(tmp_path, "", text, "train.py")
     assert after == text
     assert expected in said
-    assert said.count("FSDP1") + said.count("Has no effect") == 1
+    assert said.count("with FSDP1") + said.count("selects FSDP1") + said.count("has no effect") == 1
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,6 @@ def test_a_composer_without_fsdp2_is_named(tmp_path: Path) -> None:
     text = "max_duration: 1ep\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n"
     _, said = migrated(tmp_path, "mosaicml[nlp]==0.28.0", text)
     assert (
-        "only since 0.32, and the project allows mosaicml[nlp]==0.28.0 of requirements.txt:1"
+        "only since release 0.32, but the project allows mosaicml[nlp]==0.28.0 of requirements.txt:1"
         in said
     )

@@ -30,5 +30,5 @@ model, optimizer = accelerator.prepare(model, optimizer)
 )
 def test_a_count(line: str, severity: Severity, tmp_path: Path) -> None:
     program = analysed(tmp_path, PROGRAM.format(line))
-    (found,) = (each for each in program.findings if each.message.startswith("Counts"))
+    (found,) = (each for each in program.findings if each.message.startswith("This now counts"))
     assert found.severity is severity

@@ -25,14 +25,14 @@ def said(text: str, name: str = "run.sh") -> list[str]:
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("export FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP", ["write `FSDP_RESHARD_AFTER_FORWARD=false` and `FSDP_VERSION=2`"]),
+        ("export FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP", ["set `FSDP_RESHARD_AFTER_FORWARD=false` and `FSDP_VERSION=2`"]),
         ("export FSDP_SHARDING_STRATEGY=$1", ["true for FULL_SHARD or false for SHARD_GRAD_OP"]),
         ("FSDP_FORWARD_PREFETCH=false python train.py", ["Remove it"]),
         ("ACCELERATE_USE_FSDP=true python train.py", ["Add `FSDP_VERSION=2`, and `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT` if"]),
-        ("accelerate launch --use_fsdp train.py", ["--use_fsdp -> Selects FSDP1 by default. Add `--fsdp_version 2`, and"]),
+        ("accelerate launch --use_fsdp train.py", ["--use_fsdp -> This selects FSDP1 unless the version is set. Add `--fsdp_version 2`"]),
         (
             "accelerate launch --use-fsdp --fsdp-sharding-strategy FULL_SHARD --fsdp-use-orig-params true a.py",
-            ["--use-fsdp -> Selects FSDP1", "write `--fsdp_reshard_after_forward true` and `--fsdp_version 2`", "Remove it"],
+            ["--use-fsdp -> This selects FSDP1", "set `--fsdp_reshard_after_forward true` and `--fsdp_version 2`", "Remove it"],
         ),
         (
             "accelerate launch --use_fsdp \\\n  --fsdp_sharding_strategy=4 \\\n  --fsdp_use_orig_params true a.py",
@@ -171,7 +171,7 @@ def test_a_strategy_of_no_trainer_is_none_of_lightning(text: str) -> None:
 )
 def test_a_script_is_known_by_its_ending_or_its_first_line(name: str, first: str) -> None:
     (found,) = said(f"{first}\nfor x in a; do accelerate launch --use_fsdp train.py; done\n", name)
-    assert "FSDP1 by default" in found
+    assert "This selects FSDP1 unless the version is set" in found
 
 
 def test_a_check_lists_a_name_that_is_only_tested_for(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_python_that_sets_no_fsdp1(text: str) -> None:
 )
 def test_words_that_stand_alone_have_a_finding(text: str) -> None:
     (found,) = said(text, "a.py")
-    assert "Selects FSDP1. Keep it, and in `fsdp_config`, write version 2" in found
+    assert "This selects FSDP1. Keep it, and in `fsdp_config`, set FSDP's version to 2" in found
 
 
 @pytest.mark.parametrize(
