@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, 
 from fsdp_migrate.codemods.uses.use import Use, imports, local_names, written
 from fsdp_migrate.facts.file import File, words_in
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
+from fsdp_migrate.facts.parts import has_sharded_part
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
@@ -35,8 +36,13 @@ def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
         return
     for name in OF_MODELS:
         for use in context.file.attributes.get(name, ()):
-            if not is_typed(context.file, use) and context.can_be_model(use.value):
+            if not is_typed(context.file, use) and _has_shards(context, use.value):
                 yield use, _is_saved(context, use) or _load(context, use) is not None
+
+
+def _has_shards(context: Context, model: ast.expr) -> bool:
+    """Whether a model is sharded, or a part of it."""
+    return context.can_be_model(model) or has_sharded_part(context.program, model, context.file)
 
 
 def _sets_for_others(program: Program, path: str) -> bool:
