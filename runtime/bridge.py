@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-from . import state_dict_types, torch_private
+from . import state_dict_types, torch_forward, torch_private
 from .api import BackwardPrefetch
 from .arguments import Arguments, after_sharding, ready_to_shard, warn_of_container
 from .auto_wrap import plan_checked
@@ -124,7 +124,7 @@ class FullyShardedDataParallel(Interface, Unit, FSDPModule, nn.Module, metaclass
             p: (m, name) for m in modules for name, p in m._parameters.items() if p is not None
         }
         with torch_private.named_dimensions(options["mesh"], MESH_DIM_NAMES):
-            torch_private.shard(self, **options)
+            torch_forward.shard(self, **options)
         reduce_as_fsdp1(self, notes_of(self))
         after_sharding(self, arguments)
         if arguments.use_orig_params:

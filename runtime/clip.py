@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from .changed import of_parallel_norm
 from .gather import current_device, local_shard
 from .gradients import as_fsdp1_shows
-from .torch_private import resharded
+from .torch_shown import resharded
 
 # The mesh of some parameters and its dimensions that they are sharded over.
 Spread = tuple[DeviceMesh, tuple[int, ...]]

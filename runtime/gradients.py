@@ -14,17 +14,19 @@ from torch.distributed.fsdp import FSDPModule
 from .changed import say
 from .not_reduced import NotReduced
 from .notes import Notes, notes_of
-from .torch_private import (
+from .torch_backward import (
     around_backward,
     complete_gradients,
     drop_unreduced_gradient,
     has_unreduced_gradient,
+)
+from .torch_private import (
     keeps_unsharded_after_forward,
     parameter_groups,
-    show_sharded,
     syncs_gradients,
     units_of,
 )
+from .torch_shown import show_sharded
 from .unused_forwards import tell_of_unused
 from .writeback import require_data_of_forward, write_back
 

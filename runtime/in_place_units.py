@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from . import torch_private
+from . import torch_forward, torch_private
 from .attributes import attributes_of
 from .forms import WRAPPED, view_of
 from .gradients import reduce_as_fsdp1
@@ -116,7 +116,7 @@ def _answer(unit: Any, name: str) -> Any:
 
 def adopt(unit: Any, notes: Notes) -> None:
     """Lets ``unit``, just sharded by ``fully_shard``, do as FSDP1's, but for what its notes say is switched off."""
-    torch_private.remove_hooks(unit)
+    torch_forward.remove_hooks(unit)
     reduce_as_fsdp1(unit, notes)
     if "whole_state_dicts" in notes.quirks:
         follow_default_type(unit)

@@ -9,7 +9,7 @@ from torch import nn
 
 from .api import OptimStateKeyType
 from .forms import or_fsdp1s
-from .torch_private import resharded
+from .torch_shown import resharded
 
 # What activation checkpointing and FSDP1 put into names, and keep out of state dicts.
 _WRAPPERS = ("_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")

@@ -1,6 +1,6 @@
 """What of torch's classes is changed: once, when a program first wraps a model or keeps one like FSDP1's.
 
-With ``torch_private`` the only place that knows private names of torch.
+With ``torch_private`` and the other ``torch_`` modules the only place that knows private names of torch.
 """
 
 from functools import cache

@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import DebugLevel, get_debug_level
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from . import torch_private
+from . import torch_forward, torch_private, torch_shown
 from .api import MixedPrecision, TrainingState, as_mixed_precision
 from .attributes import attributes_of, given_attributes
 from .gradients import has_gradients
@@ -82,13 +82,13 @@ def _before_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             FSDPModule.reshard(unit)
     if notes.order is not None and not torch_private.is_recomputed(unit):
         notes.order.forward_begins(unit)
-    made = torch_private.pre_forward(unit, groups, args, kwargs)
+    made = torch_forward.pre_forward(unit, groups, args, kwargs)
     nested = [each for each in (*args, *kwargs.values()) if isinstance(each, list | dict | tuple)]
     # FSDP1's root made copies, too.
-    if nested and not torch_private.copies_inputs(unit) and "list_inputs" in notes.quirks:
+    if nested and not torch_forward.copies_inputs(unit) and "list_inputs" in notes.quirks:
         if any(isinstance(each, list | dict) for each in nested):
             notes.acted("list_inputs", type(unit).__name__)
-        made = torch_private.in_place_of((args, kwargs), made)
+        made = torch_forward.in_place_of((args, kwargs), made)
     kept_casts = None
     if "autocast_cache" in notes.quirks:
         if autocasts():
@@ -107,7 +107,7 @@ def _end(notes: Notes, kept_casts: bool | None) -> None:
 
 @torch_private.run_eagerly
 def _after_forward(unit: nn.Module, notes: Notes, output: Any) -> Any:
-    if not torch.is_grad_enabled() and torch_private.is_outermost_forward(unit):
+    if not torch.is_grad_enabled() and torch_forward.is_outermost_forward(unit):
         notes.acted("sharded_after_forward", "forward without gradients")
     if notes.end_first_forward is not None:
         notes.end_first_forward()
@@ -116,7 +116,7 @@ def _after_forward(unit: nn.Module, notes: Notes, output: Any) -> Any:
     if "sharded_after_forward" in notes.quirks:
         show = _show_as_fsdp1
     follow(unit, notes, output)
-    return torch_private.post_forward(unit, output, show)
+    return torch_forward.post_forward(unit, output, show)
 
 
 def _show_as_fsdp1(unit: Any) -> None:
@@ -131,7 +131,7 @@ def _show_as_fsdp1(unit: Any) -> None:
         is_whole = is_whole and torch_private.keeps_unsharded_after_forward(unit)
         notes_of(unit).has_gradients = is_whole and has_gradients(unit)
     for group in parameter_groups(unit):
-        torch_private.show_sharded(group, whole_attributes=is_whole or original is False)
+        torch_shown.show_sharded(group, whole_attributes=is_whole or original is False)
 
 
 def prepare(root: Any) -> None:

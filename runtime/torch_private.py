@@ -1,6 +1,7 @@
 """What is read of torch that has no public name; what is changed is in ``patches`` and ``writeback``.
 
-Run with torch 2.8 to 2.15 (``TRIED``): what a release does not have is coped with here, and nowhere else.
+Forward, backward and the parameters that a unit shows are in ``torch_forward``, ``torch_backward`` and ``torch_shown``.
+Run with torch 2.8 to 2.15 (``TRIED``): what a release does not have is coped with in these modules, and nowhere else.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ import contextlib
 import dataclasses
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -18,9 +18,8 @@ from torch import nn
 from torch._compile import _disable_dynamo
 from torch._guards import TracingContext
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.utils import _apply_to_tensors
-from torch.utils._pytree import tree_leaves
 
 from .forms import unit_of
 
@@ -51,20 +50,6 @@ def _release(version: str) -> tuple[int, int]:
 def units_of(module: nn.Module) -> list[Any]:
     """The units in the tree of ``module``, itself included; each is an nn.Module and an FSDPModule."""
     return [m for m in unit_of(module).modules() if isinstance(m, FSDPModule)]
-
-
-def resharded(module: nn.Module) -> nn.Module:
-    """``module`` with the parameters that have gradients and states: in FSDP2 an evaluation leaves whole ones in place."""
-    for unit in units_of(module):
-        # Where they are shown, as under FSDP1, what is gathered stays, and the next forward takes it as it is.
-        if not all(map(_shows_sharded, parameter_groups(unit))):
-            FSDPModule.reshard(unit)
-    return module
-
-
-def _shows_sharded(group: Any) -> bool:
-    infos = ((p.sharded_param, p._module_info) for p in group.fsdp_params)
-    return all(info.module._parameters.get(info.param_name) is shown for shown, info in infos)
 
 
 def parameter_groups(unit: FSDPModule) -> list[Any]:
@@ -108,38 +93,6 @@ def named_dimensions(mesh: DeviceMesh, names: tuple[str, ...]) -> Iterator[None]
         own[attribute], own["_hash"] = None, None
 
 
-# A unit that is sharded itself, rather than the module inside it #
-
-
-class _Plain(nn.Module):
-    """The class of a unit while ``fully_shard`` runs, which derives one from it and FSDPModule: it must not be one yet."""
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
-
-
-def shard(unit: nn.Module, **options: Any) -> None:
-    """``fully_shard`` of ``unit``, an FSDPModule by its class, which it keeps.
-
-    Its forward calls :func:`pre_forward` and :func:`post_forward` itself, as FSDP1's does, so that
-    ``unit.forward(x)`` gathers and hooks run outside of that.
-    """
-    cls = type(unit)
-    unit.__class__ = _Plain
-    try:
-        fully_shard(unit, **options)
-    finally:
-        unit.__class__ = cls
-    remove_hooks(unit)
-
-
-def remove_hooks(unit: Any) -> None:
-    """Takes FSDP2's forward hooks off ``unit``, whose forward calls :func:`pre_forward` and :func:`post_forward`."""
-    state = unit._get_fsdp_state()
-    state._pre_forward_hook_handle.remove()
-    state._post_forward_hook_handle.remove()
-
-
 def is_alone(unit: Any) -> bool:
     """Whether ``unit`` was sharded by itself, not in a list of modules that FSDP2 gathers together."""
     return len(unit._get_fsdp_state()._modules) == 1
@@ -155,57 +108,6 @@ def prefetches_in_forward(unit: Any) -> bool:
     return bool(unit._get_fsdp_state()._states_to_forward_prefetch)
 
 
-def pre_forward(unit: Any, groups: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Gathers the parameters of ``unit``; the inputs, moved and cast."""
-    for group in groups:
-        _show_unsharded(group)
-    given = _leaves(args, kwargs)
-    state = unit._get_fsdp_state()
-    if state._training_state.name == "PRE_BACKWARD" and not is_recomputed(unit):
-        # In a reentrant checkpoint it may still be that of an earlier use, and torch would not reduce this one's gradients.
-        state._training_state = type(state._training_state).IDLE
-    gather = _undecorated(state._pre_forward)
-    args, kwargs = gather(unit, args, kwargs)
-    for before, after in zip(given, _leaves(args, kwargs), strict=True):
-        if after is not before and _may_change(before) and not _may_change(after):
-            # A view by FSDP2's autograd node: torch refuses to change it in place, as it would FSDP1's input.
-            torch._C._autograd._set_creation_meta(after, torch._C._autograd.CreationMeta.DEFAULT)
-    return args, kwargs
-
-
-def _leaves(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Any]:
-    values = (*args, *kwargs.values())
-    only_tensors = all(isinstance(each, torch.Tensor) for each in values)  # as most units are given
-    if only_tensors:
-        return values
-    return tree_leaves(values)
-
-
-def copies_inputs(unit: Any) -> bool:
-    """Whether the inputs of ``unit`` were moved or cast."""
-    policy = precision_policy(unit)
-    return bool(is_root(unit) or (policy.cast_forward_inputs and policy.param_dtype))
-
-
-def in_place_of(given: Any, made: Any) -> Any:
-    """Inputs as FSDP2 made them, in the lists and dictionaries that were given: a unit may add to these."""
-    if isinstance(given, list | dict) and made is not given:
-        for key in given if isinstance(given, dict) else range(len(given)):
-            given[key] = in_place_of(given[key], made[key])
-        return given
-    if type(given) is tuple:
-        return tuple(map(in_place_of, given, made))
-    return made
-
-
-def _may_change(tensor: object) -> bool:
-    """Whether autograd lets a module change its input in place; only some views may not be."""
-    if not isinstance(tensor, torch.Tensor) or not tensor._is_view():
-        return True
-    meta: Any = torch._C._autograd
-    return bool(meta._get_creation_meta(tensor) == meta.CreationMeta.DEFAULT)
-
-
 def is_gathered(groups: list[Any]) -> bool:
     """Whether a unit has its whole parameters in memory."""
     return any(group.is_unsharded for group in groups)
@@ -214,58 +116,6 @@ def is_gathered(groups: list[Any]) -> bool:
 def holds_whole(groups: list[Any]) -> bool:
     """Whether this rank's shards are the whole parameters, as under NO_SHARD."""
     return all(group.mesh_info.shard_mesh_size == 1 for group in groups)
-
-
-def is_outermost_forward(unit: Any) -> bool:
-    """Whether the forward that ``unit`` is in began with it."""
-    state = unit._get_fsdp_state()
-    return state._state_ctx.iter_forward_root is state
-
-
-def post_forward(unit: Any, output: Any, show: Callable[[Any], None] | None) -> Any:
-    """Frees the parameters of ``unit`` if its strategy says so; the output, ready for backward.
-
-    When the outermost unit is done, ``show`` is called for each unit below, which decides what its modules show.
-    """
-    state = unit._get_fsdp_state()
-    recomputed = is_recomputed(unit)
-    output = _undecorated(state._post_forward)(unit, None, output)
-    if recomputed:
-        return output
-    _hook_dataclasses(state, output)
-    if show is not None and state._state_ctx.iter_forward_root is None:
-        # A unit begins a forward also in a checkpoint that is computed again: the others stay as they are then.
-        every = (each._modules[0] for each in state._state_ctx.all_states)
-        for below in every if state._is_root else units_of(unit):
-            show(below)
-    return output
-
-
-def _undecorated(method: Any) -> Any:
-    """A method of FSDP2 without its decorator, which keeps ``torch.compile`` out of each call anew, as is done already."""
-    function = getattr(method, "__wrapped__", None)
-    if function is None:
-        return method
-    return partial(function, method.__self__)
-
-
-def _hook_dataclasses(state: Any, output: Any) -> None:
-    """Prepares the backward of tensors in dataclasses, as FSDP1 does and FSDP2 only where it has ``collect_grad_tensors``.
-
-    A unit whose outputs are all in dataclasses would get no gradients, without an error.
-    """
-    has_them = hasattr(sys.modules[type(state).__module__], "collect_grad_tensors")
-    if has_them or not torch.is_grad_enabled():
-        return
-
-    def hook(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.requires_grad:
-            tensor.register_hook(state._pre_backward)  # type: ignore[no-untyped-call]
-        return tensor
-
-    for leaf in tree_leaves(output):
-        if dataclasses.is_dataclass(leaf):
-            apply_to_tensors(hook, leaf)
 
 
 def is_root(unit: FSDPModule) -> bool | None:
@@ -348,148 +198,6 @@ def run_outside_of_graphs(function: Function) -> Function:
     skip = private._FrameExecStrategy(private._FrameAction.SKIP, private._FrameAction.DEFAULT)
     private.set_code_exec_strategy(function.__code__, skip)
     return function
-
-
-# Which parameters a unit's modules show #
-
-
-def show_sharded(group: Any, whole_attributes: bool = False) -> None:
-    """Registers the sharded parameters of a unit that stays gathered after forward.
-
-    FSDP2 leaves the gathered ones registered, which an optimizer, ``zero_grad()`` or a moving average
-    would take for the model's. What is gathered is kept for backward or the next forward, as in FSDP1,
-    which does not see changes in between either (``_runtime_utils.py``, ``_post_forward_reshard``).
-
-    With ``whole_attributes`` a parameter that is asked for by its name, ``model.head.weight``, is the gathered one until a
-    backward, a forward or a reshard, as in FSDP1 (``_flat_param.py``, ``_use_sharded_flat_param``): gradients reach it.
-    """
-    if not group.is_unsharded:
-        return
-    _hide_attributes(group)
-    for parameter in group.fsdp_params:
-        parameter._setattr_on_modules(parameter.sharded_param)
-    if whole_attributes:
-        # A loss that reads them has gradients before the unit's backward begins.
-        keep = vars(group).get("_set_unsharded_grad_dtypes")
-        if keep is not None:
-            keep(defer_upcast=False)
-        for parameter in group.fsdp_params:
-            for module, name in _places(parameter):
-                vars(module)[name] = parameter._unsharded_param
-        group._memory_shown = _memory(group)
-        group._to_sharded = partial(_to_sharded, group)
-
-
-def shows_gathered(group: Any) -> bool:
-    """Whether the parameters that are asked for by their names are the gathered ones."""
-    return "_to_sharded" in vars(group)
-
-
-def shows_other_data(group: Any) -> bool:
-    """Whether ``p.data = x`` gave other memory to one of those parameters."""
-    return shows_gathered(group) and group._memory_shown != _memory(group)
-
-
-def _memory(group: Any) -> list[int]:
-    gathered = (parameter._unsharded_param for parameter in group.fsdp_params)
-    return [getattr(each, "_local_tensor", each).data_ptr() for each in gathered]
-
-
-def _show_unsharded(group: Any) -> None:
-    """Takes :func:`show_sharded` back."""
-    if group.is_unsharded:
-        _hide_attributes(group)
-        for parameter in group.fsdp_params:
-            parameter._setattr_on_modules(parameter.unsharded_param)
-
-
-def _to_sharded(group: Any) -> None:
-    """``group._to_sharded()``, after which nothing is gathered any more."""
-    _hide_attributes(group)
-    group._to_sharded()
-
-
-def _hide_attributes(group: Any) -> None:
-    """Takes the gathered parameters out of the attributes of modules, where they stand before the registered ones."""
-    if vars(group).pop("_to_sharded", None) is None:
-        return
-    for parameter in group.fsdp_params:
-        for module, name in _places(parameter):
-            if vars(module).get(name) is parameter._unsharded_param:
-                del vars(module)[name]
-
-
-def _places(parameter: Any) -> list[tuple[nn.Module, str]]:
-    """The modules that have a parameter, with its name there."""
-    info = parameter._module_info
-    shared = zip(info.shared_modules, info.shared_param_names, strict=True)
-    return [(info.module, info.param_name), *shared]
-
-
-# Backward #
-
-
-def around_backward(
-    unit: FSDPModule, before: Callable[[Any], None], after: Callable[..., None]
-) -> None:
-    """Calls ``before(group)`` when the backward of the unit starts, and ``after(group, reduce)`` in place of ``reduce()``.
-
-    That frees its parameters and reduces its gradients. The modules show what is gathered, as activation checkpointing runs
-    their forward again. Unreduced gradients add up in the type that they are computed in: FSDP2 casts to ``reduce_dtype``.
-    """
-
-    def pre_backward(group: Any, own: Callable[..., None], *args: Any) -> None:
-        before(group)
-        _show_unsharded(group)
-        own(*args)
-
-    for group in parameter_groups(unit):
-        for parameter in group.fsdp_params:
-            parameter.to_accumulated_grad_if_needed = lambda: None
-        # torch >= 2.15 has autograd cast them instead, by what this method sets
-        group._set_unsharded_grad_dtypes = partial(_keep_gradient_dtypes, group)
-        group.pre_backward = partial(pre_backward, group, group.pre_backward)
-        group.post_backward = partial(after, group, group.post_backward)
-
-
-def _keep_gradient_dtypes(group: Any, defer_upcast: bool) -> None:
-    for parameter in group.fsdp_params:
-        unsharded = _unsharded(parameter)
-        if unsharded is not None and unsharded.requires_grad:
-            unsharded.grad_dtype = unsharded.dtype
-
-
-def has_unreduced_gradient(parameter: Any) -> bool:
-    """Whether a backward left a gradient that has not been reduced."""
-    return getattr(_unsharded(parameter), "grad", None) is not None
-
-
-def drop_unreduced_gradient(parameter: Any) -> None:
-    """Forgets what :func:`has_unreduced_gradient` asks for."""
-    if has_unreduced_gradient(parameter):
-        _unsharded(parameter).grad = None
-
-
-def complete_gradients(group: Any) -> list[str]:
-    """Gives zeros to the parameters without a gradient, so that every rank reduces the same ones; returns their names.
-
-    torch would add up gradients of different parameters; from 2.13 on it can fill in zeros
-    (``set_reduce_scatter_unused_params``).
-    """
-    completed = []
-    for parameter in group.fsdp_params:
-        unsharded = _unsharded(parameter)
-        if unsharded is not None and unsharded.requires_grad and unsharded.grad is None:
-            unsharded.grad = torch.zeros_like(unsharded)
-            completed.append(str(getattr(parameter, "_param_fqn", None)))
-    return completed
-
-
-def _unsharded(parameter: Any) -> Any:
-    return getattr(parameter, "_unsharded_param", None)
-
-
-# State dicts #
 
 
 def group_of_shards(tensor: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from . import changed, torch_private
+from . import changed, torch_private, torch_shown
 from .attributes import attributes_of, given_attributes
 from .gather import shard, sharded_as
 from .notes import notes_of
@@ -61,7 +61,7 @@ def forget_data(groups: list[Any]) -> None:
 def require_data_of_forward(unit: Any, group: Any) -> None:
     """Raises AssertionError before a backward that would go on with values from before ``p.data = x``, as FSDP1 does."""
     taken = any(id(each.sharded_param) in _data_taken for each in group.fsdp_params)
-    if taken or (_has_parameters_by_name(unit) and torch_private.shows_other_data(group)):
+    if taken or (_has_parameters_by_name(unit) and torch_shown.shows_other_data(group)):
         forget_data([group])
         raise _changed_in_between(unit)
 
@@ -69,7 +69,7 @@ def require_data_of_forward(unit: Any, group: Any) -> None:
 def require_data_before_forward(unit: Any, groups: list[Any]) -> None:
     """The same before another forward, which would compute with what is still gathered."""
     for group in groups:
-        if torch_private.shows_gathered(group) and _has_parameters_by_name(unit):
+        if torch_shown.shows_gathered(group) and _has_parameters_by_name(unit):
             require_data_of_forward(unit, group)
 
 

@@ -30,6 +30,7 @@ from fsdp_migrate.runtime import (
     state_dict_types,
     tensor_parallel,
     torch_private,
+    torch_shown,
 )
 from fsdp_migrate.runtime.api import (
     ShardedOptimStateDictConfig,
@@ -120,8 +121,8 @@ IN_PLACE = "in place"
 
 @found_by("outside_of_forward.weight_of_kept_units")
 def shards_in_the_loss() -> None:
-    show = torch_private.show_sharded
-    change(torch_private, "show_sharded", lambda group, whole_attributes: show(group))
+    show = torch_shown.show_sharded
+    change(torch_shown, "show_sharded", lambda group, whole_attributes: show(group))
 
 
 @found_by("outside_of_forward.call_of_a_flat_root", IN_PLACE)
@@ -359,7 +360,7 @@ def groups_with_what_is_new() -> None:
 
 @found_by("writeback.data_by_name", IN_PLACE)
 def data_of_names_is_taken() -> None:
-    change(torch_private, "shows_other_data", lambda group: False)
+    change(torch_shown, "shows_other_data", lambda group: False)
 
 
 @found_by("writeback.data_by_name_before_forward")
