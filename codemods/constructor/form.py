@@ -241,7 +241,9 @@ def form_of(construction: Construction) -> Form:
         raise AtRunTime(
             "an argument refers to FSDP1's class, or to one of its names by the full path"
         )
-    gathered = root.keep_sharded(construction, code)
+    gathered = ""
+    if not construction.like_fsdp1:
+        gathered = root.keep_sharded(construction, code)
     needs = (*imports_of(construction), *code.imports)
     removed = tuple(taken_away(construction, kept, code.names))
     if construction.kind == UNITS:

@@ -6,15 +6,9 @@ from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.devices import device_type, distributed
 from fsdp_migrate.codemods.constructor.flow import default_of
-from fsdp_migrate.codemods.constructor.meshes import is_of_all_ranks
+from fsdp_migrate.codemods.constructor.meshes import DEVICE_MESH, DIMS, is_of_all_ranks
 from fsdp_migrate.codemods.constructor.named_meshes import without_names
-from fsdp_migrate.codemods.constructor.sharding import (
-    DEVICE_MESH,
-    DIMS,
-    branches,
-    is_none,
-    mesh_of_all,
-)
+from fsdp_migrate.codemods.constructor.sharding import branches, is_none, mesh_of_all
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Parameter
 

@@ -11,7 +11,8 @@ from fsdp_migrate.codemods.constructor.conditions import negated
 from fsdp_migrate.codemods.constructor.construction import FORMER_NAMES, Construction
 from fsdp_migrate.codemods.constructor.remarks import remarks
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import indentation, read
+from fsdp_migrate.codemods.edit.items import read
+from fsdp_migrate.codemods.edit.text import indentation
 from fsdp_migrate.codemods.imports import WITHOUT_EFFECT
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE

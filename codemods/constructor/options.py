@@ -20,7 +20,8 @@ from fsdp_migrate.codemods.constructor.predicates import Predicates
 from fsdp_migrate.codemods.constructor.reads import read_elsewhere, whole_sets
 from fsdp_migrate.codemods.constructor.strategies import Strategies
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.codemods.edit.text import comments, read, spliced
+from fsdp_migrate.codemods.edit.items import read
+from fsdp_migrate.codemods.edit.text import comments, spliced
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File, last_name, values_given
 from fsdp_migrate.facts.program import Program

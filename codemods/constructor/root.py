@@ -33,12 +33,7 @@ STAY_BELOW = (
 
 
 def keep_sharded(construction: Construction, code: Code) -> str:
-    """Tells the root to free its parameters after forward where a program may read them then; says why, or "" if not.
-
-    In torch's form alone.
-    """
-    if construction.like_fsdp1:
-        return ""
+    """Tells the root to free its parameters after forward where a program may read them then; says why, or "" if not."""
     why = may_be_read(construction.context, construction.call)
     if why:
         code.root["reshard_after_forward"] = "True"

@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.constructor.conditions import (
 )
 from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
 from fsdp_migrate.codemods.constructor.devices import device_type, distributed
+from fsdp_migrate.codemods.constructor.meshes import DEVICE_MESH, DIMS
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
@@ -28,16 +29,11 @@ NO_SHARD = Rule("FSDP103", "no-shard")
 HYBRID_SHARD = Rule("FSDP104", "hybrid-shard")
 DYNAMIC = Rule("FSDP105", "dynamic-strategy")
 
-_NAMES = '("replicate", "shard")'
-DIMS = f"mesh_dim_names={_NAMES}"
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
 _ONE_DIMENSION = (
     "Your mesh or process group is used unchanged. With two dimensions HYBRID_SHARD replicates over the first. With one, or "
     "with `None`, HYBRID_SHARD and NO_SHARD now shard over all ranks: the numbers stay, memory and communication change."
-    "with `None`, HYBRID_SHARD and NO_SHARD now shard over all ranks: the numbers stay, memory and communication change."
 )
-DEVICE_MESH = "torch.distributed.device_mesh"
-
 _BY_KEY = "An unknown name of a strategy raised `KeyError`; now it means FULL_SHARD."
 _CHOSEN = (
     "Replaced by `reshard_after_forward`, whose value is now chosen where the strategy was chosen."

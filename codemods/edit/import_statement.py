@@ -6,15 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from fsdp_migrate.codemods.edit.text import (
-    Item,
-    Items,
-    Refused,
-    comments,
-    indentation,
-    newline,
-    read,
-)
+from fsdp_migrate.codemods.edit.items import Item, Items, read
+from fsdp_migrate.codemods.edit.text import Refused, comments, indentation, newline
 from fsdp_migrate.facts.file import NEWLINE, File
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from fsdp_migrate.codemods.edit.import_statement import ImportChange, after, statements
+from fsdp_migrate.codemods.edit.items import Item
 from fsdp_migrate.codemods.edit.text import (
-    Item,
     comments,
     indentation,
     is_alone,

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Dictionary
 
-from fsdp_migrate.codemods.edit.text import Refused, read, spliced
+from fsdp_migrate.codemods.edit.items import read
+from fsdp_migrate.codemods.edit.text import Refused, spliced
 from fsdp_migrate.codemods.libraries.configuration.tree import (
     Add,
     Change,

@@ -7,7 +7,8 @@ from itertools import chain, combinations
 
 import pytest
 
-from fsdp_migrate.codemods.edit.text import comments, read
+from fsdp_migrate.codemods.edit.items import read
+from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.facts.file import NEWLINE
 
 LAYOUTS = (
