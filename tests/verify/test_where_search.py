@@ -73,6 +73,26 @@ def test_programs_that_are_the_same_have_no_line(tmp_path: Path) -> None:
     assert found(text, moved, tmp_path) == []
 
 
+ENDED = """\
+def batches():
+    for n in range(3):
+        yield n
+
+
+limit = LIMIT
+for n in batches():
+    if n == limit:
+        raise ValueError(n)
+    twice = n * 2
+"""
+
+
+def test_a_generator_that_a_failure_leaves_goes_no_other_way(tmp_path: Path) -> None:
+    old = ENDED.replace("LIMIT", "7")
+    (line,) = found(old, ENDED.replace("LIMIT", "1"), tmp_path)
+    assert line.source == "limit = LIMIT".replace("LIMIT", "7")
+
+
 TWO = """\
 import random
 

@@ -21,6 +21,7 @@ from fsdp_migrate.verify.where.lines import Line, Pair, is_unwrapped
 from fsdp_migrate.verify.where.mapping import File, Mapping
 from fsdp_migrate.verify.where.rows import (
     Unit,
+    is_left_there,
     modules_given,
     of_the_module,
     rejoin,
@@ -148,7 +149,7 @@ class Search:
                 i = i + 1
                 j = j + 1
                 continue
-            if "raise" in (a[i].kind, b[j].kind) or "open" in (a[i].kind, b[j].kind):
+            if {a[i].kind, b[j].kind} & {"raise", "open"} or is_left_there(a[i:], b[j:]):
                 self._both(scope, a[i], b[j], only_calls=True)
                 return
             i_next, j_next = rejoin(a, i, b, j, scope.loop(a[i], b[j]))
