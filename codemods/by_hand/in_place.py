@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole
 from fsdp_migrate.codemods.constructor.silent import is_taken_off
+from fsdp_migrate.codemods.constructor.wrappers import keeps_wrappers
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -69,7 +70,9 @@ def find(context: Context) -> Iterator[Found]:
     if not context.models.shards():
         return
     if context.in_place:
-        yield from _of_wrappers(context)
+        of_wrappers = [*_of_wrappers(context)]
+        if of_wrappers and not keeps_wrappers(context):
+            yield from of_wrappers
     of_fsdp2 = "fully_shard" in context.file.calls and not context.references
     if of_fsdp2:
         return

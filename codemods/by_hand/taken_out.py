@@ -13,6 +13,7 @@ from fsdp_migrate.codemods.by_hand.norms_over_ranks import added_up
 from fsdp_migrate.codemods.by_hand.private_modules import is_copy
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole
 from fsdp_migrate.codemods.by_hand.taken import taken as parameters_of
+from fsdp_migrate.codemods.constructor.wrappers import keeps_wrappers
 from fsdp_migrate.codemods.context import Context, also
 from fsdp_migrate.codemods.models_by_argument import where_flat, where_original
 from fsdp_migrate.codemods.registry import codemod
@@ -105,10 +106,9 @@ def find(context: Context) -> Iterator[Found]:
     """One finding for each function and kind of use, at the first of its lines."""
     if not context.models.shards(context.file) or is_copy(context.file):
         return
-    leaks = [*_all_leaks(context, where_flat(context), were_flat=True)]
-    leaks += _all_leaks(context, where_original(context), were_flat=False)
-    if context.in_place:
-        leaks += _children(context)
+    leaks = _of_both(context, in_place=context.in_place)
+    if leaks and context.in_place and keeps_wrappers(context):
+        leaks = _of_both(context, in_place=False)
     found: dict[tuple[ast.AST, str], list[ast.expr | ast.stmt]] = {}
     local = {*added_up(context)}
     for leak in leaks:
@@ -125,10 +125,21 @@ def find(context: Context) -> Iterator[Found]:
         yield Found(RULE, first, Action.MANUAL, f"{USES[use]}{others}")
 
 
-def _all_leaks(context: Context, view: Context | None, *, were_flat: bool) -> Iterator[Leak]:
+def _of_both(context: Context, *, in_place: bool) -> list[Leak]:
+    """What leaks of flat models and of others; with wrappers, unless they were sharded in place."""
+    leaks = [*_all_leaks(context, where_flat(context), were_flat=True, in_place=in_place)]
+    leaks += _all_leaks(context, where_original(context), were_flat=False, in_place=in_place)
+    if in_place:
+        leaks += _children(context)
+    return leaks
+
+
+def _all_leaks(
+    context: Context, view: Context | None, *, were_flat: bool, in_place: bool
+) -> Iterator[Leak]:
     """What leaks of the models whose parameters were flat, or of those that kept theirs."""
     if view is not None and view.models.shards(view.file):
-        flow = Flow(view, _uses, were_flat=were_flat, in_place=context.in_place)
+        flow = Flow(view, _uses, were_flat=were_flat, in_place=in_place)
         for taken_by in _TAKEN_BY:
             yield from taken_by(view, flow)
 

@@ -4,8 +4,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from fsdp_migrate.codemods.constructor.construction import constructions
-from fsdp_migrate.codemods.constructor.form import decide
+from fsdp_migrate.codemods.constructor.wrappers import in_place
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.decided import decided, outermost
 from fsdp_migrate.codemods.edit.text import Refused, comments_between
@@ -127,7 +126,7 @@ def _of_wrappers(context: Context, reference: ast.expr, selects: Selects) -> Fou
     test = _test_of(context.file, reference)
     if selects is Selects.BOTH:
         return Found(RULE, reference, Action.MANUAL, _BOTH)
-    forms = context.program.once(_forms, context.form)
+    forms = in_place(context)
     if forms == {False}:
         return None  # every model stays in a wrapper
     is_among_others = context.file.parents[reference] is not test
@@ -174,14 +173,6 @@ def _without(context: Context, test: ast.Call, reference: ast.expr) -> Edit:
     elif len(others) == 1:
         code = others[0]
     return context.replace(wanted, code)
-
-
-def _forms(program: Program, form: str) -> set[bool]:
-    """Whether the constructors of a program leave FSDP1's wrapper."""
-    if form == "torch":  # what is left there for a person shards in place as well
-        return {True}
-    contexts = [Context(file, program, form=form) for file in program.files]
-    return {decide(c).form is not None for context in contexts for c in constructions(context)}
 
 
 def _false_now(context: Context, about: Iterable[ast.expr]) -> Iterator[Found]:
