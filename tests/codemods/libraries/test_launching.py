@@ -29,7 +29,10 @@ def said(text: str, name: str = "run.sh") -> list[str]:
         ("export FSDP_SHARDING_STRATEGY=$1", ["true for FULL_SHARD or false for SHARD_GRAD_OP"]),
         ("FSDP_FORWARD_PREFETCH=false python train.py", ["Remove it"]),
         ("ACCELERATE_USE_FSDP=true python train.py", ["Add `FSDP_VERSION=2`, and `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT` if"]),
-        ("accelerate launch --use_fsdp train.py", ["--use_fsdp -> This selects FSDP1 unless the version is set. Add `--fsdp_version 2`"]),
+        (
+            "accelerate launch --use_fsdp train.py",
+            ["--use_fsdp -> This selects FSDP1 unless the version is set. Add `--fsdp_version 2`"],
+        ),
         (
             "accelerate launch --use-fsdp --fsdp-sharding-strategy FULL_SHARD --fsdp-use-orig-params true a.py",
             ["--use-fsdp -> This selects FSDP1", "set `--fsdp_reshard_after_forward true` and `--fsdp_version 2`", "Remove it"],
