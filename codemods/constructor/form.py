@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.assumptions import constructor as assumptions
 from fsdp_migrate.codemods.constructor import (
     double,
+    entries,
     from_units,
     functions,
     layout,
@@ -81,6 +82,7 @@ def find(context: Context) -> Iterator[Found]:
     """The constructors of a file, and their arguments."""
     spoken: set[ast.AST] = set()
     forms: list[Form] = []
+    done: list[tuple[Construction, Form]] = []
     for construction in constructions(context):
         if context.form == "bridge":
             decision = Decision(None)
@@ -94,6 +96,8 @@ def find(context: Context) -> Iterator[Found]:
         yield from _arguments(construction, decision.form, spoken)
         if decision.form is not None:
             forms.append(decision.form)
+            if decision.form.in_words:
+                done.append((construction, decision.form))
             why = decision.form.gathered
             if why:
                 yield Found(root.GATHERED, construction.call, Action.REWRITE, why, "fully_shard")
@@ -102,8 +106,10 @@ def find(context: Context) -> Iterator[Found]:
                 yield from assumptions.of(
                     construction, written, decision.hits, is_freed=root.is_freed(why)
                 )
+    unread = list(entries.find(done))
+    yield from unread
     yield from _options(context, forms)
-    yield from _spent(context, forms)
+    yield from _spent(context, [*forms, *unread])
 
 
 def _options(context: Context, forms: list[Form]) -> Iterator[Found]:
@@ -191,10 +197,10 @@ def _argument(construction: Construction, argument: Argument, form: Form | None)
     return Found(rule, argument.node, action, text, construct)
 
 
-def _spent(context: Context, forms: list[Form]) -> Iterator[Found]:
+def _spent(context: Context, done: list[Form | Found]) -> Iterator[Found]:
     """The assignments that only the arguments of constructors have read."""
-    gone = [node for form in forms for node in form.removed]
-    written = {name for form in forms for name in form.names}
+    gone = [node for each in done for node in each.removed]
+    written = {name for each in done if isinstance(each, Form) for name in each.names}
     for statement in spent(context, gone, written):
         yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor used it")
 
@@ -266,7 +272,8 @@ def form_of(construction: Construction) -> Form:
         name = functions.name_of_function(construction)
         message = f"Replaced by `{name}`, a new function in this file, which shards the model in place with `fully_shard`."
         edits = lambda: functions.in_function(construction, code, name)  # noqa: E731
-    return Form(message, edits, needs, removed, code.said, code.names, True, gathered)
+    read = code.said, code.names, code.text
+    return Form(message, edits, needs, removed, *read, in_words=True, gathered=gathered)
 
 
 def _code(construction: Construction, place: layout.Place | None) -> Code:

@@ -25,6 +25,7 @@ class Form:
         removed: code that they take away.
         said: what its arguments become, by name, in torch's words; empty where the runtime reads them.
         names: the names that the new code reads.
+        text: all that the new code reads, as source.
         in_words: whether it is in torch's words.
         gathered: why the root is told to free its parameters after forward; "" where it is not.
     """
@@ -35,6 +36,7 @@ class Form:
     removed: tuple[ast.AST, ...]
     said: Mapping[str, str] = field(default_factory=dict)
     names: frozenset[str] = frozenset()
+    text: str = ""
     in_words: bool = False
     gathered: str = ""
 

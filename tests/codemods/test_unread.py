@@ -1,0 +1,81 @@
+"""What nothing reads after the edits: entries of dictionaries, attributes, parameters."""
+
+from pathlib import Path
+
+import pytest
+
+from .programs import analysed
+
+OPTIONS = """\
+import torch
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    FullyShardedDataParallel as FSDP,
+    ShardingStrategy,
+)
+
+
+def shard(model, args):
+    options = {{{literal}}}
+    if args.early:
+        options["backward_prefetch"] = BackwardPrefetch.BACKWARD_PRE
+    if args.hybrid:
+        options["sharding_strategy"] = ShardingStrategy.HYBRID_SHARD
+    {use}
+    return FSDP(model, **options)
+"""
+
+
+@pytest.mark.parametrize(
+    ("literal", "use", "goes"),
+    [
+        ("", "print(options)", True),
+        ("", "logger.info(f'with {options}')", True),
+        ("", "print(options['sharding_strategy'], options.get('sharding_strategy'))", True),
+        ('"use_orig_params": True', "print(options)", True),
+        ("", "options['backward_prefetch'] = None", True),
+        ("", "print(options['backward_prefetch'])", False),
+        ("", "print(options.get('backward_prefetch'))", False),
+        ("", "args.given = options", False),
+        ("", "assert options", False),
+        ("", "note(options)", False),
+        ("", "other = Other(**options)", False),
+        ("", "options.update(backward_prefetch=None)", False),
+    ],
+)
+@pytest.mark.parametrize("form", ["auto", "torch"])
+def test_entries_that_nothing_reads(
+    form: str, literal: str, use: str, goes: bool, tmp_path: Path
+) -> None:
+    program = analysed(tmp_path, OPTIONS.format(literal=literal, use=use), form)
+    after = program.after["train.py"]
+    assert "fully_shard" in after
+    assert ("args.early" not in after) is goes
+    assert ("BackwardPrefetch" not in after) is goes
+    assert ('["backward_prefetch"]' not in after) is goes
+    assert 'options["sharding_strategy"] = ' in after
+    assert "use_orig_params" not in after
+    if goes:
+        assert "FSDP203" in program.codes('options["backward_prefetch"]')
+
+
+def test_a_dictionary_without_entries_that_are_read(tmp_path: Path) -> None:
+    text = """\
+        from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
+
+
+        def shard(model, early):
+            options = {}
+            if early:
+                options["backward_prefetch"] = BackwardPrefetch.BACKWARD_PRE
+            return FSDP(model, **options)
+        """
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert "options" not in after
+    assert "BackwardPrefetch" not in after
+
+
+def test_what_else_an_entry_does(tmp_path: Path) -> None:
+    text = OPTIONS.format(literal='"limit_all_gathers": limits.pop()', use="print(options)")
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert '"limit_all_gathers": limits.pop()' in after
