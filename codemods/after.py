@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.edit.text import comments, indentation, is_alone, spliced
-from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import File
 
 
 @dataclass(frozen=True, eq=False)
 class Repeat:
-    """Code that is there twice.
+    """Code that is there twice, or that nothing uses.
 
     Attributes:
         node: the construct that goes, or the `if` of which one branch stays.
@@ -19,6 +19,7 @@ class Repeat:
         edit: what takes the place of the construct, and of all edits in it.
         gone: the code whose edits no longer count.
         docstring: that of the code that stays, with an edit, where it says what is no longer so.
+        rule: whose finding it is; None for that of code that became equal.
     """
 
     node: ast.stmt
@@ -26,6 +27,7 @@ class Repeat:
     edit: Edit
     gone: tuple[ast.AST, ...]
     docstring: tuple[ast.expr, Edit] | None = None
+    rule: Rule | None = None
 
 
 @dataclass(frozen=True)

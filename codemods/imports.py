@@ -225,9 +225,15 @@ def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.s
                 yield statement
 
 
-def removal(context: Context, rule: Rule, statement: ast.stmt, why: str) -> Found:
-    """The finding that takes a statement away, with the comments that speak of it."""
-    made = lambda: [drop_statement(context.file, statement)], (), (statement,)
+def removal(
+    context: Context, rule: Rule, statement: ast.stmt, why: str, loses: Collection[str] = ()
+) -> Found:
+    """The finding that takes a statement away, with the comments that speak of it.
+
+    Args:
+        loses: comments in it that are removed as well.
+    """
+    made = lambda: [drop_statement(context.file, statement, loses)], (), (statement,)
     source = shortened(context.source(statement))
     if isinstance(statement, ast.FunctionDef):
         source = f"def {statement.name}"

@@ -5,7 +5,7 @@ Runs on the edits of all rules: what a rule writes becomes equal to code that it
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from fsdp_migrate.codemods.after import After, Candidate, Repeat, is_inside
@@ -14,6 +14,7 @@ from fsdp_migrate.codemods.edit.text import Refused, indentation, overlap, remov
 from fsdp_migrate.codemods.emptied import emptied
 from fsdp_migrate.codemods.questions import only_looks
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
+from fsdp_migrate.codemods.unread import unread
 from fsdp_migrate.facts.file import File, parsed
 from fsdp_migrate.facts.scopes import Assigned, Defined
 from fsdp_migrate.findings import Action
@@ -40,15 +41,26 @@ def without_repeats(
     if not any(own for _, own in made):
         return made
     file = context.file
-    every = [_branches(file), _assignments(file), _methods(file)]
+    if file.of(ast.ClassDef):
+        made = _without(context, made, is_on, unread(file, context.program))
     if any("pass" in edit.text for _, own in made for edit in own):
-        every.insert(0, emptied(file, context.program))
-    for candidates in every:
-        for repeat_in in candidates:
-            edits = [edit for _, own in made for edit in own]
-            repeat = repeat_in(After(file, edits))
-            if repeat is not None and is_on(RULE, repeat.node):
-                made = _with(context, made, repeat)
+        made = _without(context, made, is_on, emptied(file, context.program))
+    for candidates in (_branches(file), _assignments(file), _methods(file)):
+        made = _without(context, made, is_on, candidates)
+    return made
+
+
+def _without(
+    context: Context,
+    made: list[Made],
+    is_on: Callable[[Rule, ast.AST], bool],
+    candidates: Iterable[Candidate],
+) -> list[Made]:
+    for repeat_in in candidates:
+        edits = [edit for _, own in made for edit in own]
+        repeat = repeat_in(After(context.file, edits))
+        if repeat is not None and is_on(repeat.rule or RULE, repeat.node):
+            made = _with(context, made, repeat)
     return made
 
 
@@ -63,7 +75,7 @@ def _with(context: Context, made: Sequence[Made], repeat: Repeat) -> list[Made]:
             each = _gone(each)
         found.append((each, kept))
     finding = Found(
-        RULE,
+        repeat.rule or RULE,
         repeat.node,
         Action.REWRITE,
         repeat.message,
@@ -106,7 +118,7 @@ def _is_within(edit: Edit, other: Edit) -> bool:
 
 def _gone(found: Found) -> Found:
     """A finding whose edits are not made, because the code that they change is removed."""
-    if found.action is Action.REWRITE:
+    if found.action is Action.REWRITE and not found.message.startswith("Removed"):
         found = found._replace(message=_GONE)
     return found._replace(imports=())
 

@@ -5,13 +5,15 @@ using are the runtime's then, and say so once a line.
 """
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.back_to_torch import in_torch, join
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
-from fsdp_migrate.codemods.edit.imports import edit_imports, insert_first, module_of
+from fsdp_migrate.codemods.edit.imports import edit_imports, insert_first, is_directive, module_of
+from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.codemods.imports import hand_out, is_spent, may_go, sees, spent_aliases, unused_by
 from fsdp_migrate.codemods.rule import Edit, Edits, Found, Import, Rule
 from fsdp_migrate.codemods.written_out import looked_into, written_out
@@ -23,6 +25,7 @@ from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP001", "fsdp1-import", Severity.RAISES)
 OPTION = Rule("FSDP017", "fsdp1-option", Severity.RAISES)
+_FOR_OTHERS = re.compile(r"export|public|others?\b|compat|keep", re.IGNORECASE)
 _SPENT = "Removed: nothing uses it any more."
 
 
@@ -243,13 +246,14 @@ def _decide(
 
 
 def _had_no_use(context: Context, node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
-    """Whether nothing ever read an import, in torch's form, and no comment on its lines says that it is for others."""
+    """Whether nothing ever read an import, in torch's form, and no comment on its lines may say that it is for others."""
     local = alias.asname or alias.name
     is_plain = isinstance(node, ast.ImportFrom) and alias.name not in ("*", alias.asname)
     if context.form != "torch" or not is_plain or context.is_for_others(local):
         return False
-    lines = context.file.text[slice(*context.file.lines(node))]
-    return "#" not in lines and _is_unused(context, local)
+    remarks = comments(context.file.text[slice(*context.file.lines(node))])
+    is_kept = any(is_directive(each) or _FOR_OTHERS.search(each) for each in remarks)
+    return not is_kept and _is_unused(context, local)
 
 
 def _is_unused(context: Context, name: str) -> bool:

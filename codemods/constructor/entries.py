@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.outcome import Form
 from fsdp_migrate.codemods.constructor.rows import ROWS
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.dictionaries import Argument, given_keys
 from fsdp_migrate.codemods.edit.taken_away import drop_statement
 from fsdp_migrate.codemods.imports import WITHOUT_EFFECT, is_pure, may_change
@@ -18,7 +18,6 @@ from fsdp_migrate.facts.scopes import Variable
 from fsdp_migrate.findings import Action
 
 _SHOWS = re.compile(r"print|debug|info|warning|str|repr|format")
-_UNREAD = "Removed: nothing reads this entry any more."
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,17 @@ def find(done: Sequence[tuple[Construction, Form]]) -> Iterator[Found]:
         done: the constructors of the file that are rewritten, each with what it becomes.
     """
     said = set[ast.AST]()
-    for construction, _ in done:
+    for construction, form in done:
         for argument in construction.arguments:
             for entry in _unread(construction, argument, done):
-                if entry.node in said:
+                if entry.node in said or argument.name not in form.said:
                     continue
                 said.add(entry.node)
                 rule, _ = ROWS[argument.name].say(construction, argument)
+                construct = f"{argument.name}={shortened(construction.text(argument.value))}"
                 made = entry.edits, (), (entry.gone,)
-                yield Found(rule, entry.node, Action.REWRITE, _UNREAD, f"{argument.name}=", *made)
+                text = form.said[argument.name]
+                yield Found(rule, entry.node, Action.REWRITE, text, construct, *made)
 
 
 def _unread(
@@ -70,6 +71,10 @@ def _unread(
     if not all(_passes_over(context, name, key, codes) for name in names):
         return []
     nodes = [each.node for each in given_keys(context, dictionary) if each.name == key]
+    uses = [context.file.parents[name] for name in context.file.reads(dictionary)]
+    if all(isinstance(each, ast.keyword) or _is_store(each) for each in uses):
+        if not any(re.search(rf"\b{dictionary.id}\b", code) for code in codes.values()):
+            nodes = [each for each in nodes if not isinstance(each, ast.Constant)]  # all of it goes
     entries = [_entry(context, argument.name, node) for node in nodes]
     if None in entries:
         return []
@@ -150,6 +155,10 @@ def _passes_over(context: Context, name: ast.Name, key: str, codes: dict[ast.key
         case ast.Call() | ast.FormattedValue():
             return _is_shown(context, around)
     return False
+
+
+def _is_store(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
 
 
 def _is_of_another(call: ast.Call, key: str) -> bool:

@@ -4,7 +4,7 @@ It is in torch's words where each argument has an expression, else in auto a loo
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from fsdp_migrate.codemods.assumptions import constructor as assumptions
@@ -47,6 +47,7 @@ from fsdp_migrate.codemods.constructor.outcome import (
     still_read,
     taken_away,
 )
+from fsdp_migrate.codemods.constructor.remarks import of_entries
 from fsdp_migrate.codemods.constructor.rows import ROWS, in_torchs_words
 from fsdp_migrate.codemods.constructor.silent import Hit, hits
 from fsdp_migrate.codemods.context import Context, shortened
@@ -96,7 +97,8 @@ def find(context: Context) -> Iterator[Found]:
         yield from _arguments(construction, decision.form, spoken)
         if decision.form is not None:
             forms.append(decision.form)
-            if decision.form.in_words:
+            unpacks = any(each.arg is None for each in construction.call.keywords)
+            if decision.form.in_words and unpacks:
                 done.append((construction, decision.form))
             why = decision.form.gathered
             if why:
@@ -106,7 +108,9 @@ def find(context: Context) -> Iterator[Found]:
                 yield from assumptions.of(
                     construction, written, decision.hits, is_freed=root.is_freed(why)
                 )
-    unread = list(entries.find(done))
+    unread: list[Found] = []
+    if done:
+        unread = list(entries.find(done))
     yield from unread
     yield from _options(context, forms)
     yield from _spent(context, [*forms, *unread])
@@ -202,7 +206,10 @@ def _spent(context: Context, done: list[Form | Found]) -> Iterator[Found]:
     gone = [node for each in done for node in each.removed]
     written = {name for each in done if isinstance(each, Form) for name in each.names}
     for statement in spent(context, gone, written):
-        yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor used it")
+        loses: Collection[str] = ()
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
+            loses = of_entries(context, statement.value)
+        yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor used it", loses)
 
 
 def decide(construction: Construction) -> Decision:

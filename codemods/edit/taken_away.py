@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Collection
 
 from fsdp_migrate.codemods.edit.text import comments, line_start, remove_statement
 from fsdp_migrate.codemods.rule import Edit
@@ -12,16 +13,19 @@ _STRATEGY = re.compile(r"shard|\bzero[- ]?[0-3]\b", re.IGNORECASE)
 _EMPTY = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))+")
 
 
-def drop_statement(file: File, statement: ast.stmt) -> Edit:
+def drop_statement(file: File, statement: ast.stmt, loses: Collection[str] = ()) -> Edit:
     """Removes a statement, and the comments behind and above it that name what it defines, or a strategy.
 
     `pass` keeps a block that had no other statement. Its other comments stay, and those above it where other code follows
     without an empty line: they may be about that, too.
+
+    Args:
+        loses: comments in it that are removed as well.
     """
     start, end = file.lines(statement)
     remark = comments(file.text[file.span(statement)[1] : end])
     is_about = _names(statement, remark) or any(map(_STRATEGY.search, remark))
-    edit = remove_statement(file, statement, keeps_remark=not is_about)
+    edit = remove_statement(file, statement, keeps_remark=not is_about, loses=loses)
     below = _EMPTY.match(file.text, end)
     above = _above(file, statement)
     is_followed = below is None and end < len(file.text)

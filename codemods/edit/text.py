@@ -7,7 +7,7 @@ import io
 import re
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -172,19 +172,23 @@ def replace_statement(
     return Edit(start, end, made.removeprefix(indent).rstrip("\r\n"))
 
 
-def remove_statement(file: File, statement: ast.stmt, *, keeps_remark: bool = True) -> Edit:
+def remove_statement(
+    file: File, statement: ast.stmt, *, keeps_remark: bool = True, loses: Collection[str] = ()
+) -> Edit:
     """Removes a statement and its lines; its comments stay, and `pass` replaces the only statement of a block.
 
     Of empty lines above and below it the longer side stays; of a file's or block's first statement, none.
 
     Args:
         keeps_remark: whether the comment behind its end stays as well.
+        loses: comments in it that are removed as well.
     """
     start, end = file.lines(statement)
     last = end if keeps_remark else file.span(statement)[1]
     indent = indentation(file, statement)
     end_of_line = newline(file)
-    kept = [indent + comment for comment in comments_between(file, start, last)]
+    inside = comments_between(file, start, last)
+    kept = [indent + comment for comment in inside if comment not in loses]
     if len(file.block(statement)) == 1 and not isinstance(file.parents[statement], ast.Module):
         kept.append(f"{indent}pass")
     below = _EMPTY_LINES.match(file.text, end)
@@ -193,8 +197,8 @@ def remove_statement(file: File, statement: ast.stmt, *, keeps_remark: bool = Tr
         above = _EMPTY_LINES_ABOVE.search(file.text[:start])
         if above and file.block(statement)[0] is not statement:
             kept = [""] * max(0, _count(below[0]) - _count(above[0]))
-    lost = tuple(comments_between(file, last, end))
-    return Edit(start, end, "".join(line + end_of_line for line in kept), lost)
+    lost = [each for each in inside if each in loses] + comments_between(file, last, end)
+    return Edit(start, end, "".join(line + end_of_line for line in kept), tuple(lost))
 
 
 def _count(lines: str) -> int:

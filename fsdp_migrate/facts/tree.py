@@ -14,6 +14,7 @@ from fsdp_migrate.source import is_test
 
 _IMPORT = re.compile(r"import(?<!\wimport)\b[ \t]*(\([^)]*\)|[^\n]*)")
 _FROM = re.compile(r"[ \t]*(?:from[ \t]+([.\w]+)[ \t]+)?")
+_LISTED = re.compile(r"(?m)^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)")
 _DYNAMIC = rb"import_module\(|__import__\("
 _PROGRAM = b"\nif __name__ == "
 _WORD = re.compile(r"[.\w]+")
@@ -157,8 +158,32 @@ class Reach:
         read, texts = self._read(str(file.path), re.escape(file.name.rpartition(".")[2]))
         if name in read or any(name in text for text in texts):
             return True
-        in_code = rf"(?m)^[^#\n]*\b{re.escape(name)}\b".encode()
-        return "*" in read and bool(self.tree.having(in_code) - {str(file.path)})
+        return "*" in read and self._is_read_by_star(str(file.path), re.escape(name))
+
+    def _is_read_by_star(self, path: str, name: str) -> bool:
+        """Whether a file to which `import *` may have brought a name has it, other than by an import of its own."""
+        named = self.tree.having(rf"(?m)^[^#\n]*\b{name}\b".encode()) - {path}
+        if not named:
+            return False
+        others = {*self._closed([path], self.importers), *self.tree.having(_DYNAMIC)}
+        return any(not self._has_its_own(self.text(other), name) for other in named & others)
+
+    def _has_its_own(self, text: str, name: str) -> bool:
+        """Whether a file imports a name from outside the program, and reads no other of that name."""
+        if re.search(rf"\.\s*{name}\b(?!\s*import\b)|[\"']{name}[\"']", text):
+            return False
+        sources = []
+        is_open = False
+        for source, listed in _LISTED.findall(text):
+            is_outside = source[0] != "." and self.tree.is_outside(source)
+            if re.search(rf"\b{name}\b", listed):
+                sources.append(source)
+                if not is_outside:
+                    return False
+            is_open = is_open or (listed.strip() == "*" and not is_outside)
+        # Whatever another star brings, what is torch's there is torch's here.
+        is_torchs = all(source.startswith("torch.distributed") for source in sources)
+        return bool(sources) and (is_torchs or not is_open)
 
     def _names_read(self, path: str, module: str) -> tuple[set[str], list[str]]:
         """The names of a file that others read, "*" for all; and the texts that may read any, behind another name of it."""

@@ -18,7 +18,6 @@ model = FSDP(
     limit_all_gathers=True,
 )
 ---
-# no word of torch's
 # from the configuration
 mesh = None
 if strategy in (

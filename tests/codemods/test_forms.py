@@ -147,7 +147,7 @@ with like_fsdp1(net):
         if auto_wrap_policy(module=module, recurse=False, nonwrapped_numel=0):
             fully_shard(module, reshard_after_forward=reshard_after_forward, mesh=mesh)
     fully_shard(net, mesh=mesh)
-=== comments stay at arguments, also of those that torch has words for
+=== comments stay at arguments, but for those of arguments that are removed
 net = FSDP(
     net,  # on the CPU
     # less memory
@@ -156,8 +156,6 @@ net = FSDP(
 )  # done
 ---
 # on the CPU
-# less memory
-# for the decay
 # Keeps FSDP1's behaviour; fsdp-migrate verify says when it can go
 with like_fsdp1(net):
     fully_shard(net)  # done

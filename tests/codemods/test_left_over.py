@@ -19,6 +19,8 @@ model = FSDP(torch.nn.Linear(8, 8)){use}
     [
         ("", "", "", True),
         ("  # noqa: F401", "", "", False),
+        ("  # for mixed precision", "", "", True),
+        ("  # re-exported", "", "", False),
         ("", "\nprint(MixedPrecision)", "", False),
         ("", "\n__all__ = ['MixedPrecision']", "", False),
         ("", "", "from train import MixedPrecision", False),
@@ -30,6 +32,42 @@ def test_an_import_of_fsdp1_that_nothing_read(
     files = {"train.py": UNUSED.format(comment=comment, use=use), "other.py": f"{other}\n"}
     after = analysed(tmp_path, files, "torch").after["train.py"]
     assert ("MixedPrecision" not in after) is goes
+
+
+@pytest.mark.parametrize(
+    ("main", "goes"),
+    [
+        ("import policies\nfrom torch.distributed.fsdp import CPUOffload\n", True),
+        ("import policies\nfrom torch.distributed.fsdp import (\n    CPUOffload,\n)\n", True),
+        ("import other\n\nprint(other.CPUOffload)\n", True),
+        ("import policies\n# CPUOffload\n", True),
+        ("import policies\n\nprint(policies.CPUOffload)\n", False),
+        ("from policies import CPUOffload\n", False),
+        ("from policies import *\n\nprint(CPUOffload)\n", False),
+        ("import policies\n\nprint(getattr(policies, 'CPUOffload'))\n", False),
+        (
+            "from importlib import import_module\n\nprint(import_module('policies').CPUOffload)",
+            False,
+        ),
+    ],
+)
+def test_a_package_hands_on_all_names_of_its_modules(main: str, goes: bool, tmp_path: Path) -> None:
+    files = {
+        "policies/__init__.py": "from .sizes import *\n",
+        "policies/sizes.py": """\
+            from torch.distributed.fsdp import (
+                FullyShardedDataParallel as FSDP,
+                CPUOffload,
+            )
+
+            def build(model):
+                return FSDP(model)
+            """,
+        "other.py": "class CPUOffload:\n    pass\n",
+        "main.py": main,
+    }
+    after = analysed(tmp_path, files, "torch").after["policies/sizes.py"]
+    assert ("CPUOffload" not in after) is goes
 
 
 def test_a_file_without_other_changes_keeps_it(tmp_path: Path) -> None:

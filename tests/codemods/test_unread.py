@@ -75,7 +75,82 @@ def test_a_dictionary_without_entries_that_are_read(tmp_path: Path) -> None:
     assert "BackwardPrefetch" not in after
 
 
+def test_a_dictionary_that_is_removed_as_a_whole(tmp_path: Path) -> None:
+    text = """\
+        from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
+
+
+        def shard(model, early):
+            options = {
+                "limit_all_gathers": True,  # for memory
+                "use_orig_params": True,
+            }
+            options["backward_prefetch"] = BackwardPrefetch.BACKWARD_PRE
+            return FSDP(model, **options)
+        """
+    after = analysed(tmp_path, text, "torch").after["train.py"]
+    assert "options" not in after
+    assert "memory" not in after
+
+
 def test_what_else_an_entry_does(tmp_path: Path) -> None:
     text = OPTIONS.format(literal='"limit_all_gathers": limits.pop()', use="print(options)")
     after = analysed(tmp_path, text, "torch").after["train.py"]
     assert '"limit_all_gathers": limits.pop()' in after
+
+
+ATTRIBUTE = """\
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import FullStateDictConfig, StateDictType
+
+from model import Net
+{above}
+
+class Trainer{bases}:
+    def __init__(self, kind, path):
+        self.path = path
+        self.kind = {value}
+        self.model = FSDP(Net())
+
+    def save(self):
+        with FSDP.state_dict_type(self.model, self.kind, FullStateDictConfig(rank0_only=True)):
+            return self.model.state_dict()
+{below}
+
+trainer = Trainer(StateDictType.FULL_STATE_DICT, "out")
+trainer.save()
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "other", "goes"),
+    [
+        ({}, "", True),
+        ({"bases": "(Base)", "above": "class Base:\n    pass\n"}, "", True),
+        ({"bases": "(ABC)", "above": "from abc import ABC\n"}, "", True),
+        ({"bases": "(Base)", "above": "from package import Base\n"}, "", False),
+        ({"below": "\n    def shown(self):\n        return self.kind"}, "", False),
+        ({"below": "\n    def shown(self):\n        return vars(self)"}, "", False),
+        ({"below": "\n    def shown(self, name):\n        return getattr(self, name)"}, "", False),
+        ({"value": "check(kind)"}, "", False),
+        ({}, "def show(trainer):\n    print(trainer.kind)", False),
+        ({}, "SHOWN = ['kind']", False),
+    ],
+)
+def test_an_attribute_that_nothing_reads(
+    case: dict[str, str], other: str, goes: bool, tmp_path: Path
+) -> None:
+    filled = {"above": "", "bases": "", "value": "kind", "below": "", **case}
+    files = {"train.py": ATTRIBUTE.format(**filled), "other.py": f"{other}\n"}
+    program = analysed(tmp_path, files, "torch")
+    after = program.after["train.py"]
+    assert "state_dict_type" not in after
+    assert ("self.kind = " not in after) is goes
+    assert "self.path = path" in after
+    if goes:
+        assert "FSDP022" in program.codes("self.kind = ")
+
+
+def test_an_attribute_that_nothing_read_before_stays(tmp_path: Path) -> None:
+    text = ATTRIBUTE.format(above="", bases="", value="kind", below="")
+    assert "self.path = path" in analysed(tmp_path, text, "torch").after["train.py"]
