@@ -154,7 +154,7 @@ def _shared(command: F) -> F:
         click.option(
             "--format",
             "output",
-            type=click.Choice(["text", "json", "sarif", "github"]),
+            type=click.Choice(["text", "json", "sarif", "github", "gitlab", "junit"]),
             default="text",
         ),
         click.option(
@@ -173,7 +173,7 @@ def _shared(command: F) -> F:
         click.option(
             "--report",
             type=click.Path(dir_okay=False, path_type=Path),
-            help="Also write the report to this file: .html, .md for a pull request, .sarif, or JSON.",
+            help="Also write the report to this file: .html, .md for a pull request, .sarif, .xml for JUnit, or JSON.",
         ),
         click.option(
             "--verified",

@@ -249,7 +249,7 @@ def _result(file: Path) -> dict[str, object]:
 
 
 def _save(request: Request, file: Path, report: Report) -> None:
-    kinds = {".html": "html", ".md": "markdown", ".sarif": "sarif"}
+    kinds = {".html": "html", ".md": "markdown", ".sarif": "sarif", ".xml": "junit"}
     kind = kinds.get(file.suffix.lower(), "json")
     steps = text.next_steps(report, request.paths, request.form)
     verified = None

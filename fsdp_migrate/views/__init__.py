@@ -29,6 +29,14 @@ def rendered(
         from fsdp_migrate.views.page import render_html
 
         return render_html(report, steps)
+    if kind == "gitlab":
+        from fsdp_migrate.views.gitlab import render_gitlab
+
+        return render_gitlab(report)
+    if kind == "junit":
+        from fsdp_migrate.views.junit import render_junit
+
+        return render_junit(report)
     from fsdp_migrate.views import ci
 
     if kind == "sarif":

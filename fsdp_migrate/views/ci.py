@@ -39,8 +39,8 @@ def render_sarif(report: Report) -> str:
             {
                 "ruleId": finding.code,
                 "ruleIndex": codes.index(finding.code),
-                "level": _level(finding),
-                "message": {"text": _words(finding)},
+                "level": level(finding),
+                "message": {"text": words(finding)},
                 "locations": [_location(finding.path, _region(finding))],
             }
             for finding in findings
@@ -58,7 +58,7 @@ def render_github(report: Report) -> str:
         place |= {"endLine": finding.end_line, "title": f"{finding.code} {finding.name}"}
         if finding.line == finding.end_line:
             place |= {"col": finding.column, "endColumn": finding.end_column}
-        lines.append(_command(_level(finding), place, _words(finding)))
+        lines.append(_command(level(finding), place, words(finding)))
     for problem in sorted(report.errors):
         place = {"file": in_repository(problem.path), "line": max(problem.line, 1)}
         lines.append(_command("error", place, problem.message))
@@ -116,11 +116,13 @@ def _region(finding: Finding) -> dict[str, int]:
     }
 
 
-def _words(finding: Finding) -> str:
+def words(finding: Finding) -> str:
+    """A finding without its place."""
     return f"{finding.construct}: {finding.message}"
 
 
-def _level(finding: Finding) -> str:
+def level(finding: Finding) -> str:
+    """How serious a finding is, where there are errors and warnings."""
     if finding.action is Action.MANUAL:
         return "error"
     return "warning"

@@ -4,13 +4,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from fsdp_migrate.codemods.registry import rule_for
-from fsdp_migrate.findings import Action, Finding, Problem
+from fsdp_migrate.findings import Action, Finding, Problem, Severity
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.views import rendered
+from fsdp_migrate.views.terminal import printable
 
 Cli = Callable[..., Any]
 
@@ -79,6 +81,56 @@ def test_github_commands_are_one_line_each(report: Report) -> None:
     assert lines[3] == "::error file=bad.py,line=1::does not parse"
 
 
+def test_gitlab_has_an_object_for_each_finding(report: Report) -> None:
+    """Its keys are those that GitLab documents for Code Quality reports."""
+    report.findings.append(finding(9, "FSDP361", Action.MANUAL)._replace(severity=Severity.RAISES))
+    entries = json.loads(rendered(report, "gitlab"))
+    assert [(each["check_name"], each["severity"]) for each in entries] == [
+        ("FSDP002", "info"),
+        ("FSDP361", "info"),
+        ("FSDP002", "info"),
+        ("FSDP361", "major"),
+        ("error", "blocker"),
+    ]
+    assert entries[0].keys() == {"description", "check_name", "fingerprint", "severity", "location"}
+    assert entries[0]["location"] == {"path": "a b/x.py", "lines": {"begin": 2, "end": 2}}
+    assert entries[0]["description"].startswith("FSDP(m): 100% done,")
+    assert entries[-1]["location"] == {"path": "bad.py", "lines": {"begin": 1}}
+    assert len({each["fingerprint"] for each in entries}) == len(entries)
+
+
+def test_a_fingerprint_does_not_depend_on_lines(report: Report) -> None:
+    before = [each["fingerprint"] for each in json.loads(rendered(report, "gitlab"))]
+    moved = [each._replace(line=each.line + 5) for each in report.findings]
+    after = json.loads(rendered(Report(moved, report.errors), "gitlab"))
+    assert [each["fingerprint"] for each in after] == before
+
+
+def test_junit_has_a_failure_for_each_finding(report: Report) -> None:
+    odd = finding(9)._replace(path='b/"<\x07&>\udcff.py', message="a\x00b ]]> c")
+    report.findings.append(odd)
+    root = ElementTree.fromstring(rendered(report, "junit").encode())
+    assert root.tag == "testsuites"
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("5", "4", "1")
+    one, other, error = root
+    assert (one.get("name"), one.get("tests"), one.get("failures")) == ("a b/x.py", "3", "3")
+    case = one[1]
+    assert case.get("name") == "FSDP361 rule: line 4, column 3"
+    assert (case.get("classname"), case.get("file"), case.get("line")) == ("a b/x.py", "a b/x.py", "4")  # fmt: skip
+    (failure,) = case
+    assert failure.get("type") == "error"
+    assert failure.get("message") == f"FSDP(m): {printable(finding(4).message)}"
+    assert str(failure.text).startswith("a b/x.py:4:3 FSDP361 FSDP(m): 100% done,")
+    assert other.get("name") == 'b/"<\\x07&>\\udcff.py'
+    assert [each.get("message") for each in error.iter("error")] == ["does not parse"]
+
+
+def test_junit_of_nothing_is_a_test_that_passes() -> None:
+    root = ElementTree.fromstring(rendered(Report([], []), "junit").encode())
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("1", "0", "0")
+    assert len([*root.iter("testcase")]) == 1
+
+
 def test_paths_are_those_of_the_repository(
     real_cli: Cli, repository: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +141,9 @@ def test_paths_are_those_of_the_repository(
     assert real_cli("check", "x.py", "--format", "github").text.startswith(
         "::warning file=sub folder/x.py,line=1"
     )
+    (entry, *_) = json.loads(real_cli("check", ".", "--format", "gitlab").text)
+    assert entry["location"]["path"] == "sub folder/x.py"
+    assert 'file="sub folder/x.py"' in real_cli("check", ".", "--format", "junit").text
     sarif = json.loads(real_cli("check", ".", "--format", "sarif").text)
     place = sarif["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
     assert place["artifactLocation"]["uri"] == "sub%20folder/x.py"
@@ -176,6 +231,7 @@ def test_paths_of_a_pull_request_are_those_of_the_repository(
 def test_a_report_has_the_format_of_its_name(real_cli: Cli, folder: Path) -> None:
     (folder / "x.py").write_text("from torch.distributed.fsdp import FullyShardedDataParallel\n")
     starts = {"r.html": "<!doctype html>", "r.md": "## FSDP1 to FSDP2", "r.sarif": "{", "r": "{"}
+    starts["r.xml"] = "<?xml"
     for name, start in starts.items():
         assert real_cli("check", "x.py", "--report", name).code == 1
         assert (folder / name).read_text().startswith(start)
