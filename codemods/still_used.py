@@ -18,8 +18,8 @@ _WRAPS = (
     "call `FSDP` itself, or a function that calls `fully_shard`."
 )
 _NO_MODEL = (
-    "No FSDP2 model is an instance of FSDP1's class. Use `FSDPModule` in a class test; where the class is called, use a "
-    "function that calls `fully_shard`."
+    "FSDP1's class is used as a value here, but no FSDP2 model is an instance of it. In a class test, use `FSDPModule`; "
+    "if the class is called, use a function that calls `fully_shard`."
 )
 _COMPARED = (
     "No model sharded by `fully_shard` has this class, so the comparison has another result now. "

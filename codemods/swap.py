@@ -304,36 +304,46 @@ def _say(context: Context, statement: ImportChange) -> Iterator[Found]:
         construct = f"{module}: {names}"
     else:
         construct = f"import {names}"
+    message = _said(context, statement)
     if statement.move:
-        where = sorted({target for target, _ in statement.move.values()})
-        message = f"Now imported from {' and '.join(f'`{each}`' for each in where)}."
         yield Found(RULE, node, Action.RUNTIME, message, construct)
-    elif statement.drop:
-        yield Found(RULE, node, Action.REWRITE, _spent(statement), construct)
-    elif module.startswith(RUNTIME):
+    elif not statement.drop and module.startswith(RUNTIME):
         yield Found(RULE, node, Action.RUNTIME, f"Imported from `{module}`.", construct)
-    else:
-        # An import from another module has a line of its own, unless this one shares its line.
-        new = {
-            name or home
-            for home, name in statement.add
-            if home == module or not context.is_alone(node)
-        }
+    elif message:
+        yield Found(RULE, node, Action.REWRITE, message, construct)
+
+
+def _said(context: Context, statement: ImportChange) -> str:
+    """What becomes of the names of an import, and which are new; "" where nothing changes."""
+    node = statement.node
+    names = {alias.asname or alias.name: alias.name for alias in node.names}
+    moved = [name for local, name in names.items() if local in statement.move]
+    gone = [name for local, name in names.items() if local in statement.drop]
+    # An import from another module has a line of its own, unless this one shares its line.
+    new = {
+        name or home
+        for home, name in statement.add
+        if home == module_of(node) or not context.is_alone(node)
+    }
+    sentences = []
+    if moved:
+        where = _quoted(sorted({target for target, _ in statement.move.values()}), " and ")
+        sentences.append(f"Now imported from {where}.")
+        if len(moved) < len(names):
+            sentences = [f"Now imported from {where}: {_quoted(moved)}."]
+    if len(gone) == len(names):
         if new:
-            names = ", ".join(f"`{name}`" for name in sorted(new))
-            yield Found(
-                RULE, node, Action.REWRITE, f"Now also imports {names} for the new code.", construct
-            )
-
-
-def _spent(statement: ImportChange) -> str:
-    """What becomes of the names of an import that nothing uses any more: all of them, or some by their names."""
-    aliases = statement.node.names
-    gone = [each.name for each in aliases if (each.asname or each.name) in statement.drop]
-    if len(gone) == len(aliases):
+            return f"Replaced by an import of {_quoted(sorted(new))}: nothing uses the old names any more."
         return _SPENT
-    names = ", ".join(f"`{name}`" for name in gone)
-    return f"No longer imports {names}, because nothing uses that any more."
+    if gone:
+        sentences.append(f"No longer imports {_quoted(gone)}, which nothing uses any more.")
+    if new:
+        sentences.append(f"Now also imports {_quoted(sorted(new))} for the new code.")
+    return " ".join(sentences)
+
+
+def _quoted(names: Sequence[str], separator: str = ", ") -> str:
+    return separator.join(f"`{name}`" for name in names)
 
 
 def _edits(

@@ -105,8 +105,8 @@ ASSUMPTIONS = (
         "no code compares or saves the class names of modules",
         (
             "`fully_shard` renames the class of each sharded module: `Block` is then called `FSDPBlock`. For example, "
-            "transformers compares class names for `output_hidden_states`, and before release 4.57 saves the model's in "
-            "`config.json`"
+            "transformers compares class names for `output_hidden_states`, and before release 4.57 it saves the model's "
+            "class name in `config.json`"
         ),
         "class_names",
     ),
@@ -203,7 +203,7 @@ _GET_AND_SET = f"Use `get_model_state_dict` and `set_model_state_dict` of `{_STA
 _GET_OPTIMIZER = f"Use `get_optimizer_state_dict` of `{_STATE_DICTS}`."
 _SET_OPTIMIZER = f"Use `set_optimizer_state_dict` of `{_STATE_DICTS}`."
 _OWN_VARIABLE = "Keep in a variable of your own what you pass to `fully_shard`, and read that."
-_LEAVE_OUT = "Remove it."
+_LEAVE_OUT = "Remove this."
 # What a model of FSDP1 has and one of `fully_shard` lacks, with what to write in its place.
 INTERFACE = {
     "process_group": "Use `mesh.get_group()` of the mesh passed to `fully_shard`, or `dist.group.WORLD`.",

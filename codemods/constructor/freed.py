@@ -23,8 +23,8 @@ _RENAMED = (
     f"Renamed to `{_NEW}`: it is now a boolean, whether units free their parameters after forward."
 )
 _PARAMETER = (
-    f"Renamed to `{_NEW}`, because no file of the project passes it. "
-    "A caller elsewhere that passes it gets `TypeError`."
+    f"Renamed to `{_NEW}`, which is a boolean. No file of the project passes it; a caller elsewhere that passes "
+    "`sharding_strategy` gets `TypeError`."
 )
 
 

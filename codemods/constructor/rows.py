@@ -205,8 +205,8 @@ def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, 
         flag = offloads(construction, made.node)
     if flag is ...:
         text = (
-            "Read by `fsdp_migrate.runtime` when the program runs: "
-            "it offloads with `CPUOffloadPolicy()` if `offload_params` is true."
+            "Still works: `fsdp_migrate.runtime` reads it when the program runs, and offloads with `CPUOffloadPolicy()` "
+            "if `offload_params` is true."
         )
         return CPU_OFFLOAD, text
     if flag:

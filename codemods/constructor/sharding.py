@@ -31,8 +31,9 @@ DYNAMIC = Rule("FSDP105", "dynamic-strategy")
 
 _WHOLE = "For NO_SHARD, a mesh of shape ({}, 1) lets every rank keep whole parameters."
 _ONE_DIMENSION = (
-    "Your mesh or process group is used unchanged. With two dimensions HYBRID_SHARD replicates over the first. With one, or "
-    "with `None`, HYBRID_SHARD and NO_SHARD now shard over all ranks: the numbers stay, memory and communication change."
+    "Your mesh or process group is used unchanged. With two dimensions HYBRID_SHARD replicates over the first. With one, "
+    "or with `None`, HYBRID_SHARD and NO_SHARD now shard over all ranks: the results are the same, memory and "
+    "communication change."
 )
 _BY_KEY = "An unknown name of a strategy raised `KeyError`; now it means FULL_SHARD."
 _CHOSEN = (
@@ -179,7 +180,10 @@ def _message(keeps: Condition, mesh: str, *, is_one: bool) -> str:
         is_one: whether the file shows that it is one strategy.
     """
     if keeps is True:
-        text = "Replaced by `reshard_after_forward=False`."
+        text = (
+            "Replaced by `reshard_after_forward=False`, which keeps parameters gathered after forward, as SHARD_GRAD_OP "
+            "does."
+        )
     elif keeps is False and is_one:
         text = _LEFT_OUT
     elif keeps is False:

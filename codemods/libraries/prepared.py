@@ -82,7 +82,7 @@ _MISSING: dict[str, tuple[Rule, str]] = {
     "sharding_strategy": (MODEL, "Remove what reads it: parameters are always sharded."),
 } | dict.fromkeys(
     ("check_is_root", "compute_device", "limit_all_gathers", "process_group", "training_state"),
-    (MODEL, "Remove it."),
+    (MODEL, "Remove this."),
 )
 
 

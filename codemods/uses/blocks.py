@@ -98,7 +98,7 @@ def _message(block: Block) -> str:
     if block.uses:
         return "Removed: torch's functions take the type of state dict as an option."
     if block.own is not None:
-        return "Removed: state dicts of `fully_shard` models hold shards, whoever asks for them."
+        return "Removed: state dicts of FSDP2 models always hold shards."
     return "Removed: no state dict in this block depends on the type that it sets."
 
 

@@ -55,9 +55,9 @@ def find(context: Context) -> Iterator[Found]:
         if len(calls) == len(references) and call is not None:
             reason, _ = _reason(context, call)
         if call is None or reason or not context.in_place:
-            message = "Now comes from `fsdp_migrate.runtime`."
+            message = "This name now comes from `fsdp_migrate.runtime`."
             if reason:
-                message = f"{message} Not replaced by `torch.amp.GradScaler`, because {reason}."
+                message = f"{message} It is not replaced by `torch.amp.GradScaler`, for this reason: {reason}."
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, _PLAIN, Action.REWRITE)

@@ -50,7 +50,7 @@ DIFFERENT = {
 ASSUMED = {
     "ema-in-place": "Write `p.data.copy_(x)`",
     "rates-by-names": "ooks for the name of FSDP1's wrapper",
-    "models-in-a-dataclass": "No FSDP2 model is an instance of FSDP1's class",
+    "models-in-a-dataclass": "but no FSDP2 model is an instance of it",
     "clipping-optimizer": "gradients are clipped more than before",
     "tests-of-classes clsname": "The class of a sharded module has another name",
     "tests-of-classes type": "ompares the exact class",

@@ -284,7 +284,7 @@ def test_json(real_cli: Cli, folder: Path) -> None:
         "end_column": 68,
         "action": "rewrite",
         "safe": True,
-        "message": "Removed: nothing uses it any more.",
+        "message": "Replaced by an import of `fully_shard`: nothing uses the old names any more.",
         "construct": "torch.distributed.fsdp: FullyShardedDataParallel",
         "severity": None,
         "still_fsdp1": False,

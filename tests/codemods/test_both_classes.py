@@ -119,7 +119,7 @@ FSDP1 = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n
 OTHER_USES = {
     "model.kind is not FSDP": ("has this class", True),
     'f"a model is no {FSDP}"': ("only a text", False),
-    "find(model, FSDP)": ("No FSDP2 model", True),
+    "find(model, FSDP)": ("FSDP1's class is used as", True),
 }
 
 

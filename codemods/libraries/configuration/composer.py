@@ -94,7 +94,7 @@ def said_of(settings: Mapping, project: Project, *, is_python: bool = False) -> 
     said = f"This selects FSDP1 in Composer. With Composer 0.32 or newer {how}, and set {_written(settings, strategy)}"
     gone = [name for name in ignored if name != "sharding_strategy"]
     if gone:
-        said += f"; FSDP2 has no {', '.join(f'`{name}`' for name in gone)}"
+        said += f". Remove {', '.join(f'`{name}`' for name in gone)}, which FSDP2 does not have"
     return f"{said}."
 
 
@@ -112,5 +112,5 @@ def _written(settings: Mapping, strategy: str | None) -> str:
         parts.append("`state_dict_type: sharded`")
     copies = settings.data("data_parallel_replicate_degree")
     if copies or (strategy and strategy.startswith("HYBRID")):
-        parts.append("a `device_mesh` of nodes and the devices of a node")
+        parts.append("a `device_mesh` of two dimensions, nodes and devices per node")
     return ", ".join(parts[:-1]) + " and " * bool(parts[:-1]) + parts[-1]

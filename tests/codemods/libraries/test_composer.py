@@ -16,9 +16,9 @@ PYTHON = "from composer import Trainer\n\n{}\n"
     [
         ("Trainer(parallelism_config={'fsdp': {}})", "`reshard_after_forward: true` and `state_dict_type: full`"),
         ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'shard_grad_op'}})", "`reshard_after_forward: false`"),
-        ("fsdp = {'cpu_offload': True}\nTrainer(parallelism_config={'fsdp': fsdp})", "FSDP2 has no `cpu_offload`"),
+        ("fsdp = {'cpu_offload': True}\nTrainer(parallelism_config={'fsdp': fsdp})", "Remove `cpu_offload`, which"),
         ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'NO_SHARD'}})", "which does the same as NO_SHARD"),
-        ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'HYBRID_SHARD'}})", "a `device_mesh` of nodes and"),
+        ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': 'HYBRID_SHARD'}})", "a `device_mesh` of two dimensions"),
         ("Trainer(parallelism_config={'fsdp': {'sharding_strategy': name}})", "`reshard_after_forward` (true for FULL_SHARD"),
         ("Trainer(parallelism_config={'fsdp': settings(), 'tp': None})", "unless it is an `FSDP2Config`"),
         ("Trainer(fsdp_config={'sharding_strategy': 'FULL_SHARD'})", "`reshard_after_forward: true`"),
@@ -54,9 +54,9 @@ def test_python_that_is_no_fsdp1_of_composer(code: str, tmp_path: Path) -> None:
     [
         ("max_duration: 1ep\nfsdp_config:\n  sharding_strategy: FULL_SHARD\n", "launch with `FSDP_VERSION=2`"),
         ("fsdp_config:\n  sharding_strategy: SHARD_GRAD_OP\n  mixed_precision: PURE\n", "`reshard_after_forward: false`"),
-        ("fsdp_config: {activation_cpu_offload: true, limit_all_gathers: true}\n", "FSDP2 has no `limit_all_gathers`"),
+        ("fsdp_config: {activation_cpu_offload: true, limit_all_gathers: true}\n", "Remove `limit_all_gathers`, which"),
         ("parallelism_config:\n  fsdp:\n    sharding_strategy: FULL_SHARD\n", "`reshard_after_forward: true`"),
-        ("base: &f\n  mixed_precision: PURE\n  cpu_offload: true\nrun:\n  fsdp_config:\n    <<: *f\n", "no `cpu_offload`"),
+        ("base: &f\n  mixed_precision: PURE\n  cpu_offload: true\nrun:\n  fsdp_config:\n    <<: *f\n", "Remove `cpu_offload`"),
         ("max_duration: 1ep\nfsdp_config:\n  reshard_after_forward: true\n", ""),
         ("max_duration: 1ep\nfsdp_config: null\n", ""),
         ("fsdp_config:\n  _target_: a.B\n  mixed_precision: bf16\n  param_offload: true\n", ""),
