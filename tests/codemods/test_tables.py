@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fsdp_migrate.codemods.assumptions import lines
+from fsdp_migrate.codemods.assumptions import words
 from fsdp_migrate.codemods.constructor import options, rows, sharding
 from fsdp_migrate.codemods.constructor.construction import SIGNATURE
 from fsdp_migrate.codemods.constructor.rows import ROWS
@@ -34,7 +34,7 @@ def test_what_a_model_of_fully_shard_has_not_is_known() -> None:
     model = {*dir(THEIRS[""].FSDPModule), *dir(THEIRS[""].FullyShardedDataParallel.__base__)}
     theirs = {n for n in dir(THEIRS[""].FullyShardedDataParallel) if not n.startswith("_")}
     assert theirs - model
-    assert theirs - model <= {*lines._ASKED, *lines._REPLACED}
+    assert theirs - model <= {*words.ASKED, *words.REPLACED}
 
 
 def test_every_public_name_of_torch_is_known() -> None:
