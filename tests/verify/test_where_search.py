@@ -93,6 +93,39 @@ def test_a_generator_that_a_failure_leaves_goes_no_other_way(tmp_path: Path) -> 
     assert line.source == "limit = LIMIT".replace("LIMIT", "7")
 
 
+SHARES = """\
+import functools, operator
+
+share = functools.partial(operator.getitem, SHARES)
+all_reduce = functools.partial(max, LEAST)
+
+
+def norm():
+    total = 0
+    for n in range(2):
+        total += share(n)
+    total = all_reduce(total)
+    return total
+
+
+size = norm()
+rate = RATE
+"""
+
+
+@pytest.mark.parametrize(
+    ("least", "expected"), [(6, ["rate = 0.1"]), (0, ["total += share(n)"])], ids=["same", "other"]
+)
+def test_a_share_of_a_sum_that_is_the_same_is_no_difference(
+    least: int, expected: list[str], tmp_path: Path
+) -> None:
+    """FSDP1 gives a rank other parts of the parameters: what it adds up itself differs, and what all ranks do does not."""
+    text = SHARES.replace("LEAST", str(least))
+    old = text.replace("SHARES", "[1, 2]").replace("RATE", "0.1")
+    new = text.replace("SHARES", "[2, 3]").replace("RATE", "0.2")
+    assert [line.source for line in found(old, new, tmp_path)] == expected
+
+
 TWO = """\
 import random
 

@@ -12,7 +12,7 @@ from fsdp_migrate.verify.where.statements import Statement, Statements
 from fsdp_migrate.verify.where.traces import Frame
 
 
-@dataclass
+@dataclass(eq=False)
 class Scope:
     """A pair of frames that run: their variables, and which of them are tainted.
 

@@ -19,6 +19,7 @@ from fsdp_migrate.verify.where.forms import (
 )
 from fsdp_migrate.verify.where.lines import Line, Pair, is_unwrapped
 from fsdp_migrate.verify.where.mapping import File, Mapping
+from fsdp_migrate.verify.where.pairs import MOST_PAIRS, first_of, pair_of
 from fsdp_migrate.verify.where.rows import (
     Unit,
     is_left_there,
@@ -44,9 +45,6 @@ from fsdp_migrate.verify.where.weights import SUFFIXES
 
 GOES_ON = "the next line"
 """The name under which a line's way on is reported."""
-
-_PAIRS = 3
-"""At most so many values of a line."""
 
 _TRAINED = (*SUFFIXES, ".requires_grad")
 _GROUP = ".param_groups["
@@ -80,7 +78,8 @@ class Search:
         self._modules: dict[str, Scope] = {}
         self._fields: set[str] = set()
         self._writers: dict[str, tuple[Scope, Unit]] = {}
-        self._acted = False
+        self._actors: set[tuple[Scope, str]] = set()
+        self._unsettled: dict[tuple[Scope, str], tuple[str, int]] = {}
         self._events = 0
         self._ran = 0
 
@@ -170,13 +169,7 @@ class Search:
         update(scope.new, b.values)
         names = {**a.values, **b.values}
         grades = scope.differing(names, self._tolerance)
-        for name, how in grades.items():
-            if how != Grade.OTHER:
-                scope.tainted.discard(name)
-            if other_modules(scope.old[name], scope.new[name]):
-                scope.modules[name] = a
-            else:
-                scope.modules.pop(name, None)
+        self._heal(scope, a, grades)
         statement = scope.statement(a)
         other = [name for name, how in grades.items() if how == Grade.OTHER]
         other = self._but_noise(scope, a, [n for n in other if not _is_known(scope, a, b, n)])
@@ -190,7 +183,20 @@ class Search:
             if "." in name and a.kind != "call":
                 self._writers[name.partition(".")[2]] = scope, a
         if statement.acts and (reads or other):
-            self._acted = True
+            self._act(scope, statement.adds_to)
+
+    def _heal(self, scope: Scope, unit: Unit, grades: dict[str, Grade]) -> None:
+        """Variables that are the same again, and those that are modules of other classes."""
+        collects = scope.statement(unit).collects
+        for name, how in grades.items():
+            if how != Grade.OTHER and name in scope.tainted:
+                scope.tainted.discard(name)
+                if collects:
+                    self._withdraw(scope, name)
+            if other_modules(scope.old[name], scope.new[name]):
+                scope.modules[name] = unit
+            else:
+                scope.modules.pop(name, None)
 
     def _watch_rounds(self, scope: Scope, unit: Unit, statement: Statement) -> None:
         """Note the beginning and the end of a loop over flat parameters."""
@@ -242,7 +248,7 @@ class Search:
     def _differ(self, scope: Scope, unit: Unit, names: list[str], derived: bool) -> None:
         self._events += 1
         fresh = names
-        if self._acted:
+        if self._actors:
             numbers = [n for n in fresh if only_numbers(scope.old[n], scope.new[n])]
             fresh = [n for n in fresh if n not in numbers and not n.endswith(SUFFIXES)]
         # What differed before, and differs still, is not new.
@@ -250,18 +256,30 @@ class Search:
         if fresh and not derived:
             self._report(scope, unit, fresh)
         if any(name.endswith(_TRAINED) or _GROUP in name for name in names):
-            self._acted = True
+            self._act(scope)
         scope.tainted.update(names)
         self._fields.update(name.partition(".")[2] for name in names if "." in name)
 
+    def _act(self, scope: Scope, name: str = "") -> None:
+        """Note that a difference has changed more than variables; if it was added to one, only until that one is the same."""
+        self._actors.add((scope, name))
+
+    def _withdraw(self, scope: Scope, name: str) -> None:
+        """Take a line back: a rank's own share of a sum differs, where FSDP1 gave it other parts, and the sum does not."""
+        self._actors.discard((scope, name))
+        place = self._unsettled.pop((scope, name), None)
+        if place is not None and place not in self._unsettled.values():
+            self.found.pop(place, None)
+
     def _report(self, scope: Scope, unit: Unit, names: list[str]) -> None:
-        pairs = [_pair(name, scope.old[name], scope.new[name]) for name in names]
+        pairs = [pair_of(name, scope.old[name], scope.new[name]) for name in names]
         writer = self._writer_of_weights(scope, unit, pairs[0])
+        own = scope
         other = [name for name in names_read(scope, unit) if name in scope.modules]
         if other and writer is None:
             # What gave the other module comes before what was done with it.
             unit = scope.modules[other[0]]
-            given = [_pair(name, scope.old[name], scope.new[name]) for name in other]
+            given = [pair_of(name, scope.old[name], scope.new[name]) for name in other]
             pairs = [*dict.fromkeys([*given, *pairs])]
         elif writer is not None:
             scope, unit = writer
@@ -275,7 +293,10 @@ class Search:
                 pairs = [replace(pair, name=f"{pair.name} of {function}") for pair in pairs]
                 scope = caller
                 unit = at
-        self._add(scope, unit, [*dict.fromkeys([*pairs, *self._read_values(scope, unit, names)])])
+        pairs = [*dict.fromkeys([*pairs, *self._read_values(scope, unit, names)])]
+        if self._add(scope, unit, pairs):
+            place = scope.frame.file, unit.key[0]
+            self._unsettled.update({(own, name): place for name in names})
 
     def _writer_of_weights(self, scope: Scope, unit: Unit, pair: Pair) -> tuple[Scope, Unit] | None:
         """The line of a function that was called here and wrote to the first of the weights that differ."""
@@ -298,16 +319,16 @@ class Search:
                 found.append(Pair(path, old, new))
         return found
 
-    def _add(self, scope: Scope, unit: Unit, pairs: list[Pair]) -> None:
+    def _add(self, scope: Scope, unit: Unit, pairs: list[Pair]) -> bool:
+        """Add a line; returns whether it is new."""
         file, line = place = scope.frame.file, unit.key[0]
-        if place not in self.found:
-            source = scope.file.source(line)
-            around = scope.file.around(line)
-            shown = tuple(pairs[:_PAIRS])
-            self.found[place] = (
-                self._ran,
-                Line(file, line, source, shown, self._rank, around=around),
-            )
+        if place in self.found:
+            return False
+        source = scope.file.source(line)
+        around = scope.file.around(line)
+        shown = tuple(pairs[:MOST_PAIRS])
+        self.found[place] = (self._ran, Line(file, line, source, shown, self._rank, around=around))
+        return True
 
     def _parted(self, scope: Scope, last: Unit | None, a: list[Unit], b: list[Unit]) -> None:
         """Both programs went on at other lines after `last`, until they met again."""
@@ -345,14 +366,14 @@ class Search:
             scope.old, scope.new = before
             read = self._read_values(scope, last, [])
             scope.old, scope.new = whole
-            self._add(scope, last, [Pair(GOES_ON, _first(scope, a), _first(scope, b)), *read])
+            self._add(scope, last, [Pair(GOES_ON, first_of(scope, a), first_of(scope, b)), *read])
         scope.tainted.update(
             name
             for name, how in scope.differing(changed, self._tolerance).items()
             if how == Grade.OTHER
         )
         if is_new and any(scope.statement(unit).acts for unit in [*a, *b]):
-            self._acted = True
+            self._act(scope)
 
     def _over_parameters(
         self, statement: Statement, states: tuple[dict[str, str], dict[str, str]]
@@ -376,25 +397,3 @@ def _is_known(scope: Scope, a: Unit, b: Unit, name: str) -> bool:
     return (
         statement.loops and other_counts(old, new) and over_parameters_in(statement, scope, [a, b])
     )
-
-
-def _pair(name: str, old: str, new: str) -> Pair:
-    """What differs; of weights only those that do."""
-    if not name.endswith(SUFFIXES):
-        return Pair(name, old, new)
-    items = [[item.rpartition(" ") for item in text.split(", ")] for text in (old, new)]
-    norms = [{name: norm for name, _, norm in side} for side in items]
-    names = [name for name in {**norms[0], **norms[1]} if norms[0].get(name) != norms[1].get(name)]
-    texts = [
-        ", ".join(f"{name} {side.get(name, 'none')}" for name in names[:_PAIRS]) for side in norms
-    ]
-    return Pair(name, texts[0], texts[1])
-
-
-def _first(scope: Scope, rest: list[Unit]) -> str:
-    if not rest:
-        return "where both meet again"
-    line, ends = rest[0].key
-    if ends and not line:
-        return "the end of the function"
-    return f"line {line}: {scope.file.source(line)}"

@@ -11,6 +11,8 @@ from fsdp_migrate.facts.file import place_of
 
 _PRINTS = re.compile(r"print|log|info|debug|warn|write|barrier|display|format", re.IGNORECASE)
 """Calls of such names tell something, and train nothing."""
+_COLLECTS = re.compile(r"^(all_)?(reduce|gather)(_|$)")
+"""Calls of such names give the ranks the same value."""
 _ACTS = re.compile(r"\w_$|clip|step|load|update|^set|apply|backward|copy|train")
 """Calls of such names change something, also where their value is used."""
 
@@ -26,6 +28,8 @@ class Statement:
         decides: whether it chooses, by a value, which line is the next.
         body: the first and the last line of a loop that is a statement.
         acts: whether it changes what is not a variable: it calls something for its effect, or stores in an object.
+        adds_to: the variable that it adds to, as in `total += x`; empty for anything else.
+        collects: whether it calls a collective, after which the ranks have the same.
     """
 
     reads: frozenset[str] = frozenset()
@@ -34,6 +38,8 @@ class Statement:
     decides: bool = False
     body: tuple[int, int] | None = None
     acts: bool = False
+    adds_to: str = ""
+    collects: bool = False
 
 
 class Statements:
@@ -109,6 +115,10 @@ def _statement(node: ast.stmt) -> Statement:
     for part in parts:
         if id(part) not in bases:
             reads.update(_read(part))
+    adds_to = ""
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        adds_to = node.target.id
+    calls = [_called(part) for part in parts if isinstance(part, ast.Call)]
     return Statement(
         frozenset(reads),
         frozenset(names),
@@ -116,6 +126,8 @@ def _statement(node: ast.stmt) -> Statement:
         isinstance(node, (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match)),
         span,
         stores or _calls_for_effect(node),
+        adds_to,
+        any(_COLLECTS.search(name) for name in calls),
     )
 
 

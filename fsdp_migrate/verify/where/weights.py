@@ -26,10 +26,11 @@ def add_up(traces: dict[int, Trace]) -> None:
     ranks = [
         {place: (row, form) for place, row, form in _states(trace)} for trace in traces.values()
     ]
+    common: set[Place] = set()
     if ranks:
         common = set(ranks[0]).intersection(*ranks[1:])
-    else:
-        common = set()
+    odd = _ran_otherwise([*traces.values()])
+    common = {place for place in common if place[:5] not in odd}
     for rank in ranks:
         for row, _ in rank.values():
             for name in [name for name in row.values if name.endswith(SUFFIXES)]:
@@ -41,6 +42,31 @@ def add_up(traces: dict[int, Trace]) -> None:
             variable = (*place[:4], place[6])
             if place in norms and last.get(variable) != norms[place]:
                 last[variable] = row.values[place[6]] = norms[place]
+
+
+Call = tuple[str, int, str, int]
+"""File, first line and name of a function, the number of the call."""
+
+
+def _ran_otherwise(traces: list[Trace]) -> set[tuple[str, int, str, int, int]]:
+    """The lines of ended calls that ran more often on one rank than on another: one may have no part of a parameter."""
+    counts = [*map(_counts, traces)]
+    ended = [{place[:4] for place in count} for count in counts]
+    common = set[Call]().union(*ended[:1]).intersection(*ended)
+    places = {place for count in counts for place in count if place[:4] in common}
+    return {place for place in places if len({count[place] for count in counts}) > 1}
+
+
+def _counts(trace: Trace) -> Counter[tuple[str, int, str, int, int]]:
+    """How often each line ran in each call that has ended."""
+    calls: Counter[tuple[str, int, str]] = Counter()
+    found: Counter[tuple[str, int, str, int, int]] = Counter()
+    for frame in below(trace.frames):
+        function = frame.file, frame.first, frame.name
+        calls[function] += 1
+        if frame.rows and frame.rows[-1].kind in ("return", "raise"):
+            found.update((*function, calls[function], row.line) for row in frame.rows)
+    return found
 
 
 def _norms(parts: list[str]) -> str:
