@@ -25,7 +25,7 @@ _MOST_RULES = 3  # that are named to be read about
 _STILL_FSDP1 = "still FSDP1"
 _ASSUMED = "assumed"
 _MEANINGS = {
-    WORDS[Action.REWRITE]: "FSDP2 takes its place",
+    WORDS[Action.REWRITE]: "fsdp-migrate replaces it by code for FSDP2",
     _ASSUMED: "training is the same if this holds, so check the places that are named",
     WORDS[Action.RUNTIME]: "works under FSDP2 as it is, or with fsdp_migrate.runtime",
     **{severity.value: meaning for severity, meaning in HAPPENS.items()},
@@ -199,7 +199,10 @@ def summary(report: Report) -> str:
     under = ""
     if assumed:
         under = f" Under {counted(assumptions, 'assumption')} ({ASSUMPTION})."
-    return f"{uses} of FSDP1 in {files}: {', '.join(parts)}.{under}{known}"
+    form = ""
+    if report.form != DEFAULT_FORM:
+        form = f" with --form {report.form}"
+    return f"{uses} of FSDP1 in {files}{form}: {', '.join(parts)}.{under}{known}"
 
 
 def _needs(number: int) -> str:

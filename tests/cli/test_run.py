@@ -115,7 +115,7 @@ def test_check_writes_nothing(real_cli: Cli, folder: Path, command: tuple[str, .
     assert (result.code, result.err) == (1, "")
     assert (folder / "a.py").read_bytes() == FSDP1
     assert result.text.splitlines() == [
-        "rewritten (2): FSDP2 takes its place",
+        "rewritten (2): fsdp-migrate replaces it by code for FSDP2",
         f"a.py:{SHARDED}",
         "    also b.py:2",
         "",

@@ -43,7 +43,7 @@ def test_a_message_is_printed_once_with_its_places_and_the_worst_come_last() -> 
     prints = finding("c.py", 1, Action.MANUAL)._replace(severity=Severity.PRINTS, message="Other.")
     found = [*FINDINGS, prints, *(finding("b.py", line, Action.MANUAL) for line in range(2, 9))]
     assert [click.unstyle(line) for line in render_grouped(found)] == [
-        "rewritten (2): FSDP2 takes its place",
+        "rewritten (2): fsdp-migrate replaces it by code for FSDP2",
         "a.py:2:1 FSDP002 `FSDP()`: Message.",
         "    also line 3",
         "",
