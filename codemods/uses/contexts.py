@@ -90,10 +90,10 @@ def _uses(
     assert isinstance(statement, ast.With)
     inside = [node for part in statement.body for node in ast.walk(part)]
     replaced = set[ast.AST]()
-    for node in filter(read_shards.is_call, inside):
-        use = read_shards.reading(context, node)
+    for call_inside in filter(read_shards.is_call, inside):
+        use = read_shards.reading(context, call_inside)
         if use is not None and context.form == "torch":
-            replaced.update(ast.walk(node))
+            replaced.update(ast.walk(call_inside))
             yield use
     for node in inside:
         if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load):

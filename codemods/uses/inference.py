@@ -27,9 +27,13 @@ def find(context: Context) -> Iterator[Found]:
         if call is None or call.args or call.keywords or context.dotted(mode) != {_MODE}:
             continue
         if any(_asks_for_state_dict(context, node) for node in _inside(context, call)):
-            code = f"{context.source(mode.value)}.no_grad()"
-            edit = context.replace(call, code)
-            yield Found(CONTEXT, call, Action.REWRITE, _MESSAGE, edits=lambda edit=edit: [edit])
+            yield _without_gradients(context, call, mode)
+
+
+def _without_gradients(context: Context, call: ast.Call, mode: ast.Attribute) -> Found:
+    code = f"{context.source(mode.value)}.no_grad()"
+    edits = lambda: [context.replace(call, code)]  # noqa: E731
+    return Found(CONTEXT, call, Action.REWRITE, _MESSAGE, edits=edits)
 
 
 def _inside(context: Context, call: ast.Call) -> Iterator[ast.AST]:
