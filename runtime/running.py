@@ -77,9 +77,8 @@ def _before_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         prepare(unit)
     if torch_private.is_gathered(groups) and not torch_private.is_running(unit):
         notes.acted("sharded_after_forward", "forward")
-        if torch_private.holds_whole(groups) and "sharded_after_forward" in notes.quirks:
-            # NO_SHARD has no copies that could be older than the parameters.
-            FSDPModule.reshard(unit)
+        if "sharded_after_forward" in notes.quirks:
+            _follow_changes(unit, groups)
     if notes.order is not None and not torch_private.is_recomputed(unit):
         notes.order.forward_begins(unit)
     made = torch_forward.pre_forward(unit, groups, args, kwargs)
@@ -96,6 +95,14 @@ def _before_forward(unit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         kept_casts = cast_anew()
     notes.is_running = True
     return notes, *made, kept_casts
+
+
+def _follow_changes(unit: Any, groups: list[Any]) -> None:
+    """Lets a unit that is gathered already compute with what FSDP1's would: its copies may be older than the parameters."""
+    if torch_private.holds_whole(groups):
+        FSDPModule.reshard(unit)  # NO_SHARD has no copies
+    else:
+        torch_private.follow_requires_grad(groups)
 
 
 @torch_private.run_eagerly

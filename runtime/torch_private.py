@@ -108,6 +108,15 @@ def prefetches_in_forward(unit: Any) -> bool:
     return bool(unit._get_fsdp_state()._states_to_forward_prefetch)
 
 
+def follow_requires_grad(groups: list[Any]) -> None:
+    """Gives parameters that are gathered already the ``requires_grad`` of the sharded ones, as a gather would.
+
+    ``FSDPParam.to_unsharded`` sets it, which is not called again for them.
+    """
+    for parameter in (each for group in groups if group.is_unsharded for each in group.fsdp_params):
+        parameter._unsharded_param.requires_grad_(parameter.sharded_param.requires_grad)
+
+
 def is_gathered(groups: list[Any]) -> bool:
     """Whether a unit has its whole parameters in memory."""
     return any(group.is_unsharded for group in groups)

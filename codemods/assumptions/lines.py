@@ -5,6 +5,7 @@ switch of its own, which the findings name.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from fsdp_migrate.codemods.constructor.from_units import is_block
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.codemods.uses.contexts import OF_MODELS
+from fsdp_migrate.codemods.uses.contexts import OF_MODELS, without_wrapper
 from fsdp_migrate.codemods.uses.guards import has_class
 from fsdp_migrate.codemods.uses.methods import is_gathered
 from fsdp_migrate.codemods.uses.options import is_typed
@@ -45,6 +46,10 @@ _GATHERED = (
     "This change of parameters is lost or raises after a forward under `no_grad`, which leaves the root's parameters "
     "gathered. Call `model.reshard()` after each such forward."
 )
+_FROZEN = (
+    "This change of `requires_grad` is lost after a forward under `no_grad` (an evaluation), which leaves parameters gathered: "
+    "only the gathered ones change. Call `reshard()` of each `FSDPModule` before this line."
+)
 _NAME = (
     "The class of a sharded module has another name: `FSDPBlock` where it was `Block`, so comparisons with `Block` fail. "
     "Use `isinstance(module, Block)`."
@@ -58,6 +63,9 @@ _SWITCHES = {
     each.name: f" (switch `{each.switch}` of `like_fsdp1`)" if each.switch else ""
     for each in ASSUMPTIONS
 }
+# Methods of models that set `requires_grad`, and code that trains.
+_FREEZES = re.compile(r"^_?(?:un)?freeze|^requires_grad_$", re.IGNORECASE)
+_TRAINS = re.compile(r"\.backward\(|\bepoch\b")
 # Methods that change a parameter in place.
 _WRITING = ("add_", "copy_", "div_", "fill_", "lerp_", "mul_", "sub_", "zero_")
 
@@ -175,6 +183,32 @@ def _gathered(context: Context) -> Iterator[Line]:
                 if taken(context, proven=True).is_parameter(written, context.file):
                     if not is_known_as_whole(context, attribute):
                         yield Line("sharded_after_forward", attribute, _GATHERED)
+
+
+def _frozen(context: Context) -> Iterator[Line]:
+    """`model.unfreeze()` and `p.requires_grad = True` in a function that trains, or in a loop, as over epochs."""
+    if not context.program.has(WORDS["sharded_after_forward"]):
+        return
+    for attribute in context.file.attributes.get("requires_grad", ()):
+        if isinstance(attribute.ctx, ast.Store) and _is_repeated(context, attribute):
+            if taken(context, proven=True).is_parameter(attribute.value, context.file):
+                yield Line("sharded_after_forward", attribute, _FROZEN)
+    for name in filter(_FREEZES.search, context.file.attributes):
+        for method in context.file.attributes[name]:
+            if context.call_of(method) is not None and _is_repeated(context, method):
+                if context.can_be_model(without_wrapper(method.value)):
+                    yield Line("sharded_after_forward", method, _FROZEN)
+
+
+def _is_repeated(context: Context, node: ast.AST) -> bool:
+    """Whether code runs again once training has begun: in a function or a loop that trains or speaks of epochs."""
+    function = context.file.function(node)
+    if function is not None and _TRAINS.search(context.source(function)):
+        return True
+    return any(
+        isinstance(around, ast.For | ast.While) and _TRAINS.search(context.source(around))
+        for around in context.file.ancestors(node)
+    )
 
 
 def _is_swapped(context: Context, method: ast.Attribute, written: ast.Name) -> bool:
@@ -306,4 +340,4 @@ def _applies(context: Context) -> Iterator[Line]:
             yield Line("whole_in_apply", call, "")
 
 
-_FINDERS = (_interface, _states, _writes, _gathered, _before, _names, _applies, _reentrant)
+_FINDERS = (_interface, _states, _writes, _gathered, _frozen, _before, _names, _applies, _reentrant)

@@ -259,6 +259,38 @@ def test_an_attribute_behind_a_test_for_the_class_raises(test: str, tmp_path: Pa
         assert line not in found
 
 
+EVALUATED = f"""{TRAIN}    for epoch in range(3):
+        LINE
+        train(model, optimizer)
+        with torch.no_grad():
+            model(1)
+"""
+# What changes `requires_grad` of a sharded model once training has begun.
+FREEZING = {
+    "model.unfreeze_all()": True,
+    "model.module.freeze()": True,
+    "model.requires_grad_(False)": True,
+    "model.head.weight.requires_grad = True": True,
+    "tokenizer.freeze()": False,
+    "print(model.frozen)": False,
+    "print(model.head.weight.requires_grad)": False,
+}
+
+
+@pytest.mark.parametrize("line", FREEZING)
+def test_what_is_frozen_after_an_evaluation_is_lost(line: str, tmp_path: Path) -> None:
+    """Run on two ranks: units that a forward without gradients left gathered train as before."""
+    number = EVALUATED[: EVALUATED.index("LINE")].count("\n") + 1
+    found = _assumed(tmp_path, EVALUATED.replace("LINE", line)).get(number, [])
+    lost = [each for each in found if each.startswith("This change of `requires_grad` is lost")]
+    assert bool(lost) is FREEZING[line]
+    # Before training, or where nothing is evaluated.
+    above = _assumed(tmp_path, f"{TRAIN}    {line}\n    with torch.no_grad(): model(1)\n")
+    no_evaluation = _assumed(tmp_path, EVALUATED.replace("LINE", line).replace("no_grad", "grad"))
+    for others in (above, no_evaluation):
+        assert "`requires_grad` is lost" not in str(others)
+
+
 def test_an_assumption_of_every_program_names_what_speaks_against_it(tmp_path: Path) -> None:
     text = TRAIN.replace("import torch\n", "import torch\nfrom ddp import wrap\n", 1)
     ddp = "def wrap(model):\n    return DDP(model, find_unused_parameters=True)\n"

@@ -125,6 +125,29 @@ def frozen_after_wrapping(api: Any) -> Any:
 
 
 @holds()
+def frozen_after_an_evaluation(api: Any) -> Any:
+    """Parameters that are frozen after a forward without gradients stay as they are, and train again when they are unfrozen
+    after another one, also where units are still gathered."""
+    results = []
+    for name in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
+        model = in_blocks(api, sharding_strategy=api.ShardingStrategy[name])
+        found = []
+        for part in ("", "blocks", "head", ""):
+            with torch.no_grad():
+                model(*batches(1))
+            for parameter_name, parameter in model.named_parameters():
+                parameter.requires_grad_(not part or part not in parameter_name)
+            before = full(api, model)
+            losses = train(model, inputs=batches(2))
+            after = full(api, model)
+            for key, value in after.items():
+                assert torch.equal(value, before[key]) == bool(part and part in key)
+            found.append((losses, after))
+        results.append(found)
+    return results
+
+
+@holds()
 def frozen_units_with_unused_inputs(api: Any) -> Any:
     """A frozen unit one of whose inputs needs gradients but is not used trains with its neighbours."""
 
