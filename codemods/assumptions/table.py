@@ -36,10 +36,7 @@ class Assumption(NamedTuple):
         """What the finding says."""
         kept = ""
         if self.switch:
-            kept = (
-                " If this does not hold, use `--form auto`: it keeps FSDP1's behaviour "
-                f"(switch `{self.switch}` of `like_fsdp1`)."
-            )
+            kept = f" If this does not hold, use `--form auto` (switch `{self.switch}` of `like_fsdp1`)."
         return f"Assumes {self.condition}. {self.consequence}.{kept}"
 
 
