@@ -270,6 +270,8 @@ def test_other_rounds_over_parameters_are_known(tmp_path: Path) -> None:
         ("0.5 float32", "~DTensor ()", Grade.KNOWN),
         ("False bool", "~DTensor ()", Grade.KNOWN),
         ("None", "~DTensor (8, 8)", Grade.KNOWN),
+        ("None", "~setting ()", Grade.KNOWN),
+        ("~setting ()", "~setting ()", Grade.SAME),
         ("tensor float32 (8, 8) |3.5|", "tensor float32 (8, 8) |3.6|", Grade.OTHER),
         ("tensor float32 (8,) |3.5|", "tensor bfloat16 (8,) |3.5|", Grade.OTHER),
         ("module FSDP(Block)", "module Block", Grade.KNOWN),
@@ -307,3 +309,15 @@ def test_long_values_are_shown_where_they_differ() -> None:
     assert old.endswith("one")
     assert new.endswith("other")
     assert max(len(old), len(new)) < 100
+
+
+def test_a_policy_is_a_setting_also_where_fsdp1_took_none() -> None:
+    torch = pytest.importorskip("torch")
+    from fsdp_migrate.verify.recorder.imports import Copies
+    from fsdp_migrate.verify.recorder.lines.forms import Forms
+
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    forms = Forms(Copies([]))
+    settings = fsdp.MixedPrecision(torch.bfloat16), fsdp.MixedPrecisionPolicy(torch.bfloat16)
+    assert {forms.of(setting) for setting in settings} == {"~setting ()"}
+    assert forms.of(torch.optim.lr_scheduler.StepLR) is None

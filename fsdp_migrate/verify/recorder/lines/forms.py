@@ -31,6 +31,9 @@ _FIELDS = 24
 _FOLLOWED = ("torch.optim.", "torch.utils.data.")
 """Of whose objects the fields are followed, too: schedulers, loaders and samplers."""
 
+_OF_SHARDING = ("torch.distributed.", "fsdp_migrate.runtime.")
+"""Whose objects are policies, meshes and the like: FSDP2 has others, also where FSDP1 took None."""
+
 _SKIPPED = (
     types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type,
     functools.partial, types.GenericAlias, types.CellType,
@@ -149,6 +152,8 @@ class Forms:
             return f"{value.item():.6g}"
         if module == "numpy" and hasattr(value, "shape"):
             return f"array {value.dtype} {tuple(value.shape)}"
+        if f"{kind.__module__}.".startswith(_OF_SHARDING):
+            return "~setting ()"
         if module == "torch":
             return "object"
         return f"object {kind.__name__}"
