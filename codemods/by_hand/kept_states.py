@@ -9,7 +9,8 @@ from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.nodes import constant
 from fsdp_migrate.facts.origins import origins_of, returned, within
 
-_COPIES = frozenset({"copy", "deepcopy", "dict", "get", "pop"})
+_COPIES = frozenset({"copy", "deepcopy", "dict"})
+_LOOKS_UP = frozenset({"get", "pop"})
 _WRITES = ("save", "dump", "send")
 # What leaves the bytes of a buffer in memory.
 _MOVES = ("close", "seek", "truncate")
@@ -105,11 +106,22 @@ class _States:
             if last_name(value.func) in _COPIES:
                 owner = [value.func.value] if isinstance(value.func, ast.Attribute) else []
                 yield from ((file, each, key) for each in value.args[:1] or owner)
+            elif isinstance(value.func, ast.Attribute) and value.func.attr in _LOOKS_UP:
+                yield from _looked_up(value, value.func.value, file)
             elif last_name(value.func) == "load" and value.args:
                 yield from ((file, each, key) for each in _in_buffer(value.args[0], file))
             made = origins_of(self._context.program).called(value, file)
             for each in returned(made) if made is not None else ():
                 yield each.file, each.value, key
+
+
+def _looked_up(call: ast.Call, owner: ast.expr, file: File) -> Iterator[_Step]:
+    """What `best.get("optimizer", default)` is: of a list `pop` takes a number, or nothing."""
+    name = None
+    if call.args:
+        name = constant(call.args[0])
+    yield file, owner, name if isinstance(name, str) else None
+    yield from ((file, default, None) for default in call.args[1:])
 
 
 def _can_be(name: object, key: str | None) -> bool:

@@ -84,7 +84,29 @@ KEPT = {
     optimizer.load_state_dict(kept["optimizer"])
 """,
 }
+LOOKED_UP = ('best.get("optimizer")', 'best.pop("optimizer", None)', 'dict(best).get("optimizer")')
+KEPT |= {
+    each: f"""\
+{MAIN}    best = {{"model": model.state_dict(), "optimizer": optimizer.state_dict()}}
+    model.load_state_dict(torch.load("first.pt"))
+    optimizer.load_state_dict({each})
+"""
+    for each in LOOKED_UP
+}
+KEPT["a list"] = f"""\
+{MAIN}    states = [optimizer.state_dict()]
+    model.load_state_dict(torch.load("first.pt"))
+    optimizer.load_state_dict(states.pop())
+"""
 OTHERS = {
+    "looked up in a file": f"""\
+{MAIN}    best = torch.load("best.pt")
+    optimizer.load_state_dict(best.get("optimizer"))
+""",
+    "looked up, or of a file": f"""\
+{MAIN}    best = {{"optimizer": optimizer.state_dict()}}
+    optimizer.load_state_dict(best.get("optimizer", torch.load("best.pt")))
+""",
     "saved": f"""\
 {CLASS}{MAIN}    best = Best(model, optimizer)
     best.keep()
