@@ -1,17 +1,19 @@
 """Evaluations in low precision that record gradients: after one, FSDP1's next backward left none.
 
-They show where a model's result becomes a number at once, and no backward can use it: `loss_of(model).item()`.
+They show where a model's result becomes a number at once, and no backward can use it: `loss_of(model).item()`; and where
+the function around a forward has no backward and gives the result to nobody.
 """
 
 import ast
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.assumptions.constructor import policies_of
+from fsdp_migrate.codemods.assumptions.results import never_go_backward
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, constructions
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.findings import Action
 
@@ -27,13 +29,34 @@ _MESSAGE = (
 @codemod(forms=("torch",))
 def find(context: Context) -> Iterator[Found]:
     """These lines, in torch's form."""
-    if context.form == "torch" and context.models.shards(context.file):
-        for attribute in context.file.attributes.get("item", ()):
-            call = context.call_of(attribute)
-            if call is not None and _runs_model(context, attribute.value):
-                if not _is_without(context, call) and context.program.once(_loses_gradients):
-                    construct = shortened(context.source(call))
-                    yield Found(ASSUMPTION, call, Action.MANUAL, _MESSAGE, construct)
+    if context.form != "torch" or not context.models.shards(context.file):
+        return
+    found = [*_numbers(context)]
+    inside = {node for call in found for node in ast.walk(call)}
+    found += [call for call in _forwards(context) if call not in inside]
+    for call in found:
+        if not _is_without(context, call) and context.program.once(_loses_gradients):
+            construct = shortened(context.source(call))
+            yield Found(ASSUMPTION, call, Action.MANUAL, _MESSAGE, construct)
+
+
+def _numbers(context: Context) -> Iterator[ast.Call]:
+    """`f(model).item()`."""
+    for attribute in context.file.attributes.get("item", ()):
+        call = context.call_of(attribute)
+        if call is not None and _runs_model(context, attribute.value):
+            yield call
+
+
+def _forwards(context: Context) -> Iterator[ast.Call]:
+    """Calls of a model from whose result no backward starts, in a program that trains."""
+    file = context.file
+    if not context.program.has(r"backward\("):
+        return
+    for call in file.of(ast.Call):
+        if isinstance(call.func, ast.Name | ast.Attribute) and context.can_be_model(call.func):
+            if never_go_backward(file, call):
+                yield call
 
 
 def _runs_model(context: Context, value: ast.expr) -> bool:
@@ -61,8 +84,21 @@ def _calls_argument(context: Context, call: ast.Call) -> bool:
 
 
 def _is_without(context: Context, node: ast.AST) -> bool:
-    """Whether code runs without gradients, as far as the lines around it show."""
-    for around in context.file.ancestors(node):
+    """Whether code runs without gradients: by the lines around it, or by those around a call of its function."""
+    if _is_without_here(context.file, node):
+        return True
+    function = context.file.function(node)
+    if function is None:
+        return False
+    return any(
+        _is_without_here(file, call)
+        for file in context.program.files
+        for call in file.calls.get(function.name, ())
+    )
+
+
+def _is_without_here(file: File, node: ast.AST) -> bool:
+    for around in file.ancestors(node):
         chosen: list[ast.expr] = []
         if isinstance(around, ast.With | ast.AsyncWith):
             chosen = [item.context_expr for item in around.items]

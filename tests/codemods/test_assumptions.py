@@ -400,6 +400,56 @@ def test_evaluations_that_record_gradients(
     assert bool(said) is matters
 
 
+EVALUATIONS = {
+    "a number later": ("loss = model(1)\n    print(loss.item())", True),
+    "a list of numbers": (
+        "losses = []\n    for x in range(2):\n        losses.append(model(x).mean().item())", True,
+    ),
+    "a sum that is told": (
+        "total = 0\n    for x in range(2):\n        total += model(x).mean().detach()\n    print(f'{total}')", True,
+    ),
+    "dropped": ("model(1)", True),
+    "counted": ("right = (model(1).argmax(-1) == 2).sum()\n    return right", True),
+    "returned": ("return model(1).mean()", False),
+    "kept elsewhere": ("state['loss'] = model(1)", False),
+    "given away": ("out = model(1)\n    meter.update(out)", False),
+    "gathered and returned": ("outs = []\n    outs.append(model(1))\n    return outs", False),
+    "with a backward": ("print(1, model(1).mean().backward())", False),
+    "without gradients": ("with torch.inference_mode():\n        model(1)", False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_evaluations_in_a_function(name: str, tmp_path: Path) -> None:
+    lines, matters = EVALUATIONS[name]
+    text = TRAIN.replace("use_orig_params=True", _LOW)
+    rest = "\n\ndef train(model):\n    model(2).mean().backward()\n"
+    text = f"{text}    evaluate(model)\n    train(model)\n\n\ndef evaluate(model):\n    {lines}\n{rest}"
+    found = _assumed(tmp_path, text)
+    said = [line for line, told in found.items() if told[0].startswith("This forward records")]
+    assert bool(said) is matters
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "matters"),
+    [
+        ("evaluate", "evaluate(model)", True),
+        ("features", "features(model)", False),
+        ("validation_step", "validation_step(model)", False),
+        ("evaluate", "with torch.no_grad(): evaluate(model)", False),
+    ],
+)
+def test_an_evaluation_in_the_mode_of_evaluation(
+    function: str, call: str, matters: bool, tmp_path: Path
+) -> None:
+    text = TRAIN.replace("use_orig_params=True", _LOW)
+    made = f"def {function}(model):\n    model.eval()\n    return model(1).mean()\n"
+    text = f"{text}    model(2).mean().backward()\n    {call}\n\n\n{made}"
+    found = _assumed(tmp_path, text)
+    said = [line for line, told in found.items() if told[0].startswith("This forward records")]
+    assert bool(said) is matters
+
+
 @pytest.mark.parametrize("strategy", ["FULL_SHARD", "SHARD_GRAD_OP"])
 def test_units_that_free_their_parameters_after_forward(strategy: str, tmp_path: Path) -> None:
     """Where all do, a forward without gradients changes nothing; also where an earlier run has written them."""
