@@ -154,7 +154,34 @@ def within(value: ast.expr, path: Sequence[int]) -> tuple[ast.expr, bool]:
 
 def reaching(file: File, bindings: Sequence[Assigned], use: ast.AST) -> Iterator[Assigned]:
     """The assignments of a name whose value a use of it can have."""
-    return (binding for binding in bindings if reaches(file, binding.target, use))
+    for binding in bindings:
+        if reaches(file, binding.target, use) and not _is_replaced(file, binding, bindings, use):
+            yield binding
+
+
+def _is_replaced(file: File, binding: Assigned, bindings: Sequence[Assigned], use: ast.AST) -> bool:
+    """Whether an attribute is assigned again further down in the same block, before another function can read it."""
+    function = file.function(binding.target)
+    if not isinstance(binding.target, ast.Attribute) or file.function(use) is function:
+        return False
+    statement = file.statement(binding.target)
+    block = file.block(statement)
+    for other in bindings:
+        again = file.statement(other.target)
+        if again is statement or again not in block:
+            continue
+        between = block[block.index(statement) + 1 : block.index(again)]
+        is_below = block.index(again) > block.index(statement)
+        if is_below and not any(map(_calls_method, between)):
+            return True
+    return False
+
+
+def _calls_method(statement: ast.stmt) -> bool:
+    """Whether a statement may call a method of its own object."""
+    return any(
+        isinstance(node, ast.Call) and "self" in ast.unparse(node) for node in ast.walk(statement)
+    )
 
 
 def reaches(file: File, target: ast.AST, use: ast.AST) -> bool:

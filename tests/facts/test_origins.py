@@ -130,3 +130,25 @@ def test_an_element_of_a_literal_is_its_own_origin(origins: Origins) -> None:
     assert variable is not None
     found = [of_assigned(each, file) for each in reaching(file, variable.assigned, use)]
     assert [each.path for each in found] == [(), (), ()]
+
+
+# What another method can read of `self.model`, as source.
+LASTING = {
+    "self.model = net\n        self.model = DDP(net)": ["DDP(net)"],
+    "self.model = net\n        self.rank = rank()\n        self.model = DDP(self.model)": [
+        "DDP(self.model)"
+    ],
+    "self.model = net\n        self.start()\n        self.model = DDP(net)": ["net", "DDP(net)"],
+    "self.model = net\n        start(self)\n        self.model = DDP(net)": ["net", "DDP(net)"],
+    "self.model = net\n        if net:\n            self.model = DDP(net)": ["net", "DDP(net)"],
+    "self.model = net\n        use(self.model)": ["net"],
+}
+
+
+@pytest.mark.parametrize("body", LASTING)
+def test_an_attribute_that_is_assigned_again_at_once(body: str) -> None:
+    text = f"class T:\n    def __init__(self, net):\n        {body}\n\n    def run(self):\n        return self.model\n"
+    file = File(Path("train.py"), "train.py", text)
+    assigned = [*stored(file, "model")]
+    use = file.attributes["model"][-1]
+    assert [ast.unparse(each.value) for each in reaching(file, assigned, use)] == LASTING[body]
