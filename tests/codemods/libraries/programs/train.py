@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
+import torch
+
 from fsdp_migrate.verify.recorder import emulate
 
 emulate.install(2)  # Accelerate knows FSDP on accelerators only
 
-import torch  # noqa: E402
 from accelerate import Accelerator  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel  # noqa: E402
 
