@@ -41,6 +41,7 @@ class Code:
         device: where buffers are moved to that got their values after the sharding; "" where none can be elsewhere.
         note: a comment at the root.
         fill: statements that fill what is on the meta device.
+        drawn: what is said of first values that they draw; "" where the finding of an argument says it, or none are drawn.
         last: statements that load values into the sharded model.
         like_fsdp1: keyword arguments of `like_fsdp1`.
         below: statements behind the sharding that do without it what those ask for.
@@ -69,6 +70,7 @@ class Code:
     device: str = ""
     note: str = ""
     fill: list[str] = field(default_factory=list)
+    drawn: str = ""
     last: list[str] = field(default_factory=list)
     like_fsdp1: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)

@@ -305,3 +305,7 @@ def empty(construction: Construction, code: Code) -> None:
     body = [f"{module}.to_empty(device={device}, recurse=False)", f"{module}.reset_parameters()"]
     code.device = _of_filled_buffers(construction, code)
     code.fill = _each_on_meta(code.model, module, body) + _offloaded(construction, code, [])
+    code.drawn = (
+        " Modules on the meta device get their values from `reset_parameters` after sharding, so random initial values "
+        "differ from FSDP1's."
+    )

@@ -280,6 +280,7 @@ def form_of(construction: Construction) -> Form:
         message = f"Replaced by `{name}`, a new function in this file, which shards the model in place with `fully_shard`."
         edits = lambda: functions.in_function(construction, code, name)  # noqa: E731
     read = code.said, code.names, code.text
+    message += code.drawn
     return Form(message, edits, needs, removed, *read, in_words=True, gathered=gathered)
 
 

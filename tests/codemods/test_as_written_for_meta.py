@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from .by_hand import rewritten
-from .programs import table
+from .programs import analysed, table
 
 CASES = table("""\
 === memory at once, which rank 0 fills; on the CPU where parameters are offloaded
@@ -220,3 +220,19 @@ def test_what_a_maintainer_reads(name: str, tmp_path: Path) -> None:
     before, expected = CASES[name]
     first = expected.splitlines(keepends=True)[0]
     assert rewritten(before, first, tmp_path) == expected
+
+
+@pytest.mark.parametrize("sync", ["", ", sync_module_states=True"], ids=["drawn", "from rank 0"])
+def test_first_values_that_are_drawn_for_shards_are_announced(sync: str, tmp_path: Path) -> None:
+    text = f"""\
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    with torch.device("meta"):
+        model = Net()
+    model = FSDP(model{sync})
+    """
+    program = analysed(tmp_path, text, "torch")
+    [own] = [each.message for each in program.findings if each.code == "FSDP002"]
+    assert ("random initial values differ from FSDP1's" in own) is (not sync)
+    assert ("reset_parameters()" in program.after["train.py"]) is (not sync)
