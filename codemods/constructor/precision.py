@@ -85,11 +85,14 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     source, buffers = _policy(construction, value, code, flow, found)
     if buffers and code.exempt and construction.like_fsdp1:
         raise AtRunTime  # which leaves the buffers of a BatchNorm as they are
-    if buffers:
-        told += f" A loop casts the buffers to `{buffers}`, as FSDP1 did."
     if buffers and construction.like_fsdp1:
+        told += f" `like_fsdp1` casts the buffers to `{buffers}`, as FSDP1 did."
         code.like_fsdp1.append(f"buffer_dtype={buffers}")
-    else:
+    elif buffers:
+        told += (
+            f" A loop casts the buffers to `{buffers}`, as FSDP1 did. They are now saved in this dtype, too; FSDP1 saved them "
+            "in the model's."
+        )
         code.cast = buffers
     if source == "MixedPrecisionPolicy()":
         return f"Removed: parameters and gradients keep their dtype, which is the default.{told}"
