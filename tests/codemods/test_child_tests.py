@@ -34,10 +34,10 @@ class Other(nn.Module):
 BLOCKS = "auto_wrap_policy=ModuleWrapPolicy({Block})"
 
 
-def found_in(folder: Path, code: str, policy: str) -> set[str]:
+def found_in(folder: Path, code: str, policy: str, form: str = "auto") -> set[str]:
     """The first words of the findings on the lines that are marked."""
     program = f"{HEAD}model = FSDP(build(), {policy}, use_orig_params=True)\n{code}\n"
-    found = analysed(folder, program)
+    found = analysed(folder, program, form)
     lines = [n for n, line in enumerate(program.splitlines(), 1) if "HERE" in line]
     assert lines
     marked = [f for f in found.findings if f.code == "FSDP529" and f.line in lines]
@@ -62,13 +62,24 @@ def found_in(folder: Path, code: str, policy: str) -> set[str]:
         "names = [m._get_name() == 'Block' for m in model.blocks]  # HERE",
         "for m in model.blocks:\n    slow = type(m).__name__ in ('Block', 'Other')  # HERE",
         "slow = model.blocks[0].__class__.__name__ == 'Block'  # HERE",
-        "class Rates:\n    def __init__(self, model):\n        self.parts = list(model.children())\n"
-        "    def of(self):\n        return [isinstance(m, Block) for m in self.parts]  # HERE\nRates(model)",
     ],
 )
 def test_a_child_that_was_a_wrapper(code: str, tmp_path: Path) -> None:
     assert found_in(tmp_path, code, BLOCKS) == {"This test now"}
     assert found_in(tmp_path / "plain", code, "auto_wrap_policy=None") == set()
+
+
+def test_a_child_in_an_attribute_keeps_the_wrappers_in_the_default_form(tmp_path: Path) -> None:
+    code = (
+        "class Rates:\n    def __init__(self, model):\n        self.parts = list(model.children())\n"
+        "    def of(self):\n        return [isinstance(m, Block) for m in self.parts]  # HERE\nRates(model)"
+    )
+    assert found_in(tmp_path / "torch", code, BLOCKS, "torch") == {"This test now"}
+    assert found_in(tmp_path / "auto", code, BLOCKS) == set()
+    program = f"{HEAD}model = FSDP(build(), {BLOCKS})\n{code}\n"
+    (kept,) = [f for f in analysed(tmp_path / "kept", program).findings if f.code == "FSDP002"]
+    assert "Keeps FSDP1's interface" in kept.message
+    assert "by their position in FSDP1's wrapper" in kept.message
 
 
 @pytest.mark.parametrize(

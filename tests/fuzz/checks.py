@@ -70,7 +70,7 @@ def broken(outcome: Outcome, form: str = "auto") -> list[str]:
     except SyntaxError as error:
         return [f"does not parse: {error}"]
     lost = Counter(comments(outcome.before)) - Counter(comments(outcome.after))
-    lost -= Counter(behind_imports(outcome.before))
+    lost -= Counter(behind_imports(outcome.before)) + Counter(beside_removed(outcome.before))
     found += [f"lost comment {comment}" for comment in lost if not may_go(comment)]
     # In torch's form contexts within contexts, and constructors with comments in one statement, may take runs of their own.
     last = outcome
@@ -184,6 +184,26 @@ def behind_imports(text: str) -> list[str]:
     numbers = {alias.end_lineno for node in imports for alias in node.names}
     lines = enumerate(NEWLINE.split(text), 1)
     return ["#" + line.partition("#")[2] for number, line in lines if number in numbers]
+
+
+def beside_removed(text: str) -> list[str]:
+    """The comments at the end of the line of an argument that has no effect, and on the lines directly above it."""
+    lines = NEWLINE.split(text)
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.keyword(arg="backward_prefetch" | "limit_all_gathers" | "use_orig_params"):
+                pass
+            case ast.keyword(value=ast.Constant(None | False)):
+                pass
+            case _:
+                continue
+        found.append("#" + lines[(node.end_lineno or node.lineno) - 1].partition("#")[2])
+        for line in reversed(lines[: node.lineno - 1]):
+            if not line.lstrip().startswith("#"):
+                break
+            found.append(line.strip())
+    return found
 
 
 def may_go(comment: str) -> bool:

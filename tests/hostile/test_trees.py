@@ -252,7 +252,7 @@ def test_json_with_comments_is_read_and_not_rewritten(tree: Path) -> None:
     (tree / "config.json").write_text(config)
     done = tool(tree, "config.json", "--allow-dirty")
     assert b"FSDP802" in done.stdout
-    assert b"Not changed, because it is JSON with comments" in done.stdout
+    assert b"did not change it, because it is JSON with comments" in done.stdout
     assert (tree / "config.json").read_text() == config
 
 
