@@ -8,6 +8,7 @@ from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Program
 
 NAMES = ("ignored_modules", "ignored_states")
+_SHARDS = "fully_shard("
 # Where the constructors do not show it.
 _WORDS = r"ignored_(?<!\wignored_)(?:modules|states|param)\w*[\"']?\s*[:=](?!\s*None)"
 
@@ -17,7 +18,9 @@ def may_ignore(program: Program) -> bool:
     every = program.once(every_construction)
     if any(ignores(each) for each in every):
         return True
-    if every and all(map(is_shown, every)):
+    # What a run before has rewritten is no constructor any more.
+    is_rewritten = any(_SHARDS in file.text for file in program.files)
+    if every and all(map(is_shown, every)) and not is_rewritten:
         return False
     return program.has(_WORDS)
 

@@ -15,6 +15,7 @@ from fsdp_migrate.report import Report
 from fsdp_migrate.settings import Options
 
 from ..bundled import FIXTURES
+from .test_examples import analyse as analyse_text
 
 CASES = Path(__file__).parents[1] / "cases" / "programs"
 PROGRAMS = {
@@ -84,3 +85,23 @@ def messages(report: Report, action: Action) -> Counter[str]:
         for finding in report.findings
         if finding.action is action and (action is Action.MANUAL or finding.code == "FSDP003")
     )
+
+
+# The second constructor keeps FSDP1's interface: it has an argument that FSDP1 does not have.
+IGNORED = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+model = FSDP(model, ignored_modules=[model.head])
+other = FSDP(other, mesh=mesh)
+scaler = ShardedGradScaler()
+"""
+
+
+def test_what_a_first_run_has_rewritten_still_ignores_parameters() -> None:
+    """Torch's scaler raises where one optimizer has sharded parameters and others."""
+    _, once = analyse_text(IGNORED)
+    assert "fully_shard(model, ignored_params=" in once
+    assert "scaler = ShardedGradScaler()" in once
+    assert analyse_text(once)[1] == once
