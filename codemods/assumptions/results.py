@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Sequence
 
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.nodes import targets_of
@@ -97,7 +98,7 @@ def _into_call(file: File, node: ast.AST, call: ast.Call) -> list[ast.AST] | Non
     return [call]
 
 
-def _names(file: File, targets: list[ast.expr]) -> list[ast.AST] | None:
+def _names(file: File, targets: Sequence[ast.expr]) -> list[ast.AST] | None:
     """Where variables are read; None for what is no variable."""
     found: list[ast.AST] = []
     for target in targets:
