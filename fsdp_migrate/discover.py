@@ -293,14 +293,17 @@ def _walk(folder: str, problems: list[Problem]) -> Iterator[str]:
         problems.append(Problem(shown, 0, f"cannot be read: {error.strerror}"))
 
     for current, folders, files in os.walk(folder, onerror=unreadable):
-        folders[:] = sorted(
-            name
-            for name in folders
-            if (name == ".github" or not name.startswith("."))
-            and name not in _FOREIGN
-            and (name not in _BUILT or os.path.exists(os.path.join(current, name, "__init__.py")))
-            and not os.path.exists(os.path.join(current, name, "pyvenv.cfg"))
-        )
+        folders[:] = sorted(name for name in folders if _is_looked_into(current, name))
         for name in sorted(files):
             if _can_be_meant(name):
                 yield os.path.relpath(os.path.join(current, name), folder)
+
+
+def _is_looked_into(parent: str, name: str) -> bool:
+    """Whether a folder can have code of the project: it is not hidden, not built, and no environment."""
+    if name in _FOREIGN or (name.startswith(".") and name != ".github"):
+        return False
+    folder = os.path.join(parent, name)
+    if name in _BUILT and not os.path.exists(os.path.join(folder, "__init__.py")):
+        return False
+    return not os.path.exists(os.path.join(folder, "pyvenv.cfg"))

@@ -131,10 +131,11 @@ def _check(
 def _places(units: list[Any]) -> dict[Any, list[tuple[nn.Module, str]]]:
     """Every sharded parameter of the units with the modules and names that it is found under."""
     found: dict[Any, list[tuple[nn.Module, str]]] = {}
-    for owner in (module for unit in units for module in own_modules(unit, ())):
-        for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
-            if isinstance(parameter, DTensor):
-                found.setdefault(parameter, []).append((owner, name))
+    for unit in units:
+        for owner in own_modules(unit, ()):
+            for name, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
+                if isinstance(parameter, DTensor):
+                    found.setdefault(parameter, []).append((owner, name))
     return found
 
 

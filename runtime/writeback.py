@@ -90,8 +90,13 @@ def _changed_in_between(unit: Any) -> AssertionError:
 @torch.no_grad()
 def tell_of_change(unit: Any) -> None:
     """Says so where parameters were changed since a forward left them gathered: FSDP1 showed what it had gathered."""
-    groups = [group for group in torch_private.parameter_groups(unit) if group.is_unsharded]
-    for parameter in (each for group in groups for each in group.fsdp_params):
+    gathered = [
+        parameter
+        for group in torch_private.parameter_groups(unit)
+        if group.is_unsharded
+        for parameter in group.fsdp_params
+    ]
+    for parameter in gathered:
         kept = parameter._unsharded_param
         now = parameter.sharded_param
         before = shard(kept, now).to_local()

@@ -33,13 +33,14 @@ def kept_states(context: Context) -> set[ast.Call]:
 
 def _are_saved(context: Context, states: set[ast.Call]) -> bool:
     """Whether the program writes one of them to a file, or sends it."""
-    return any(
-        states & _States(context).of(value, file).taken
-        for name in _WRITES
-        for file, call in context.program.calls(name)
-        for value in call.args
-        if not _fills_buffer(call, file)
-    )
+    for name in _WRITES:
+        for file, call in context.program.calls(name):
+            if _fills_buffer(call, file):
+                continue
+            for value in call.args:
+                if states & _States(context).of(value, file).taken:
+                    return True
+    return False
 
 
 class _States:

@@ -63,10 +63,9 @@ def _is_applied(context: Context, function: ast.Lambda | ast.FunctionDef) -> boo
     if isinstance(function, ast.FunctionDef):
         uses = [*context.file.loads.get(function.name, ())]
     calls = [context.file.parents.get(use) for use in uses]
-    return any(
-        isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and call.func.attr == "apply"
-        and context.can_be_model(call.func.value)
-        for call in calls
-    )
+    for call in calls:
+        match call:
+            case ast.Call(func=ast.Attribute(value=owner, attr="apply")):
+                if context.can_be_model(owner):
+                    return True
+    return False

@@ -67,7 +67,8 @@ def _without_imports(text: str) -> str:
 
 def _names(statements: list[ast.stmt]) -> Iterator[str]:
     """What some code reads by a name, or names in a string."""
-    for node in (node for each in statements for node in ast.walk(each)):
-        match node:
-            case ast.Name(id=name) | ast.Constant(value=str() as name):
-                yield name
+    for statement in statements:
+        for node in ast.walk(statement):
+            match node:
+                case ast.Name(id=name) | ast.Constant(value=str() as name):
+                    yield name

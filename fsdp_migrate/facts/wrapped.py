@@ -73,15 +73,15 @@ class Wrapped:
         """Whether an expression means what a call wraps, by that name or by one that was bound to it before."""
         if _names_the_same(file, module, expression):
             return True
-        return any(
-            isinstance(binding, Assigned)
-            and not binding.path
-            and _names_the_same(file, module, binding.value)
-            and binding.target.lineno < call.lineno
-            and reaches(file, binding.target, call)
-            and not self.models.can_hold(binding.value, file)
-            for binding in file.bindings(expression)
-        )
+        for binding in file.bindings(expression):
+            if not isinstance(binding, Assigned) or binding.path:
+                continue
+            is_before = binding.target.lineno < call.lineno
+            if is_before and _names_the_same(file, module, binding.value):
+                if reaches(file, binding.target, call):
+                    if not self.models.can_hold(binding.value, file):
+                        return True
+        return False
 
     def _passed(self, expression: ast.expr, file: File) -> Iterator[Origin]:
         """What calls give for a parameter of a function."""

@@ -78,16 +78,18 @@ class Wrapping:
         return any(definition.node in self.subclasses for definition in definitions)
 
     def _is_partial(self, expression: ast.expr, file: File) -> bool:
+        """Whether a name is bound to `functools.partial` of FSDP1's class."""
         found = file.variable(expression)
-        return found is not None and any(
-            isinstance(binding.value, ast.Call)
-            and "functools.partial" in self.program.dotted(binding.value.func, file)
-            and bool(binding.value.args)
-            and binding.value.args[0] is not expression
-            and isinstance(binding.value.args[0], ast.Name | ast.Attribute)
-            and self.program.fsdp1(binding.value.args[0], file) == CLASS
-            for binding in found.assigned
-        )
+        if found is None:
+            return False
+        for binding in found.assigned:
+            match binding.value:
+                case ast.Call(func=function, args=[ast.Name() | ast.Attribute() as cls, *_]):
+                    is_partial = "functools.partial" in self.program.dotted(function, file)
+                    if is_partial and cls is not expression:
+                        if self.program.fsdp1(cls, file) == CLASS:
+                            return True
+        return False
 
     def shards(self, file: File | None = None) -> bool:
         """Whether the program uses FSDP1; of a file, whether a model can come to it from one that does."""
