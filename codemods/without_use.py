@@ -56,7 +56,8 @@ def _settings(context: Context, after: str) -> Iterator[_Setting]:
         is_here = home.startswith(f"{context.file.path.name}:")
         if not is_here or re.search(rf"\b{name.replace('_', '[-_]')}\b", after):  # not renamed
             yield _Setting(context.source(reads[0]), reads[0], f" ({home})")
-    yield from _parameters(context, after)
+    for each in unread_parameters(context, after):
+        yield _Setting(each.node.arg, each.read, f", a parameter of `{each.function.name}`")
 
 
 def _is_setting(context: Context, attribute: ast.Attribute) -> bool:
@@ -86,8 +87,25 @@ def _home(program: Program, name: str, path: str) -> str | None:
     return f"{first.rpartition('/')[2]}:{line}"
 
 
-def _parameters(context: Context, after: str) -> Iterator[_Setting]:
-    """Parameters that nothing in their function reads any more."""
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a function.
+
+    Attributes:
+        read: the first place that read it.
+    """
+
+    function: ast.FunctionDef
+    node: ast.arg
+    read: ast.Name
+
+
+def unread_parameters(context: Context, after: str) -> Iterator[Parameter]:
+    """Parameters that nothing in their function reads any more.
+
+    Args:
+        after: the text of the file with its edits.
+    """
     try:
         now = _functions(parsed(after))
     except (SyntaxError, ValueError):
@@ -105,7 +123,7 @@ def _parameters(context: Context, after: str) -> Iterator[_Setting]:
                 if isinstance(node, ast.Name) and node.id == argument.arg
             ]
             if reads and argument.arg in taken - {*names, "self", "cls"}:
-                yield _Setting(argument.arg, reads[0], f", a parameter of `{function.name}`")
+                yield Parameter(function, argument, reads[0])
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, apply, comments, origins, overlap, spliced
 from fsdp_migrate.codemods.libraries.rules import OF_SETTINGS
+from fsdp_migrate.codemods.parameters import without_parameters
 from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.same import Made, without_removed, without_repeats
+from fsdp_migrate.codemods.stale import without_stale_comments
 from fsdp_migrate.codemods.still_used import still_used
 from fsdp_migrate.codemods.swap import Swap, swap
 from fsdp_migrate.codemods.uses.both_classes import why_for_fsdp1
 from fsdp_migrate.codemods.uses.guards import stays_fsdp1
-from fsdp_migrate.codemods.without_use import without_use
+from fsdp_migrate.codemods.without_use import unread_parameters, without_use
 from fsdp_migrate.facts.file import File, place_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.uncalled import why_uncalled
@@ -178,8 +180,13 @@ class _File:
         if each_alone:
             text = self.context.file.text
         pairs = _settled(found, self.is_on, self.context.form, text)
-        if self.context.in_place:
+        if self.context.in_place and any(own for _, own in pairs):
             pairs = without_repeats(self.context, pairs, self.is_on)
+            after = spliced(self.context.file.text, [edit for _, own in pairs for edit in own])
+            if unread := list(unread_parameters(self.context, after)):
+                pairs = without_parameters(self.context, pairs, unread, self.is_on)
+        if any(edit.text.strip() == "" for _, own in pairs for edit in own):
+            pairs = without_stale_comments(self.context.file, pairs)
         return [each for each, _ in pairs], [edit for _, own in pairs for edit in own]
 
     def uses_torch(self, found: list[Found], imports: Swap) -> bool | None:

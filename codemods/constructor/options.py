@@ -36,6 +36,11 @@ FIELDS = {
     "cast_root_forward_inputs": True,
     "_module_classes_to_ignore": ...,
 }
+# Fields that `MixedPrecisionPolicy` does not have, which somebody took out by a comment.
+_OTHERS = [
+    name for name in FIELDS if name not in ("param_dtype", "reduce_dtype", "cast_forward_inputs")
+]
+_TAKEN_OUT = re.compile(rf"(?m)^[ \t]*#[ \t]*({'|'.join(_OTHERS)})[ \t]*=[^\n]*\n")
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,6 +308,8 @@ def policy_source(context: Context, call: ast.expr, says_casts: bool) -> str:
         items.insert(1, f"reduce_dtype={precision.sources['param_dtype']}")
     if says_casts and precision.constant("cast_forward_inputs") is False:
         items.insert(len(items.items), "cast_forward_inputs=False")
+    for item in (*items.items, items.bracket):
+        item.lead = _TAKEN_OUT.sub("", item.lead)
     return items.code
 
 

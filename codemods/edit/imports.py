@@ -28,6 +28,7 @@ _DIRECTIVE = re.compile(
 )
 
 
+_EMPTY = re.compile(r"(?:[ \t]*(?:\r\n|\r|\n))+")
 _Import = ast.Import | ast.ImportFrom
 
 
@@ -78,7 +79,7 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
                 edits.append(Edit(first, stop, text, tuple(lost)))
             else:
                 gone |= {each: remove_statement(file, each) for each in block}
-    for statement, edit in gone.items():
+    for statement, edit in _at_head(file, gone).items():
         suite = file.block(statement)
         is_inner = len(suite) > 1 and not isinstance(file.parents[statement], ast.Module)
         if is_inner and statement is suite[-1] and gone.keys() >= {*suite}:
@@ -86,6 +87,20 @@ def edit_imports(file: File, changes: Sequence[ImportChange], limit: int) -> lis
             edit = edit._replace(text=edit.text + passed)
         edits.append(edit)
     return edits
+
+
+def _at_head(file: File, gone: dict[ast.stmt, Edit]) -> dict[ast.stmt, Edit]:
+    """The edits that remove statements, with the empty lines around those that a file begins with."""
+    found = dict(gone)
+    head = 0
+    for statement, edit in sorted(gone.items(), key=lambda each: each[1].start):
+        if edit.text.strip() or file.text[head : edit.start].strip():
+            break
+        below = _EMPTY.match(file.text, max(edit.end, head))
+        end = below.end() if below else edit.end
+        found[statement] = edit._replace(start=head, end=end, text="")
+        head = end
+    return found
 
 
 def _pass_in_empty(file: File, block: Sequence[ast.stmt], text: str) -> str:

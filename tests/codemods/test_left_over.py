@@ -129,6 +129,7 @@ FLAGS = {
         from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
 
 
+        @torch.no_grad()
         def shard(model, lora=False, prefetch="PRE"):
             return FSDP(
                 model,
@@ -383,3 +384,24 @@ def test_an_if_that_goes_first_leaves_no_more_empty_lines(tmp_path: Path) -> Non
         """
     after = analysed(tmp_path, program, "torch").after["train.py"]
     assert "def shard(model, rank):\n\n    # Rank 0 has the values" in after
+
+
+@pytest.mark.parametrize("head", ["", "# Sizes\n", '"""Sizes."""\n\n'])
+def test_a_file_does_not_begin_with_an_empty_line(head: str, tmp_path: Path) -> None:
+    files = {
+        "sizes.py": f"{head}import functools\n\n"
+        "from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy\n\n\n"
+        "def layers(block):\n"
+        "    return functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={block})\n",
+        "train.py": """\
+            from model import Block, Net
+            from sizes import layers
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+            model = FSDP(Net(), auto_wrap_policy=layers(Block))
+            """,
+    }
+    after = analysed(tmp_path, files, "torch").after["sizes.py"]
+    assert "transformer_auto_wrap_policy" not in after
+    assert after.startswith(head or "def ")
+    assert "\n\ndef " in after or not head

@@ -154,3 +154,72 @@ def test_an_attribute_that_nothing_reads(
 def test_an_attribute_that_nothing_read_before_stays(tmp_path: Path) -> None:
     text = ATTRIBUTE.format(above="", bases="", value="kind", below="")
     assert "self.path = path" in analysed(tmp_path, text, "torch").after["train.py"]
+
+
+PARAMETER = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+from model import Net
+
+{above}
+def shard({parameters}):{doc}
+    return FSDP(model, device_id=place, limit_all_gathers=True)
+
+
+def main(place, args):
+    torch.cuda.set_device(place)
+    model = {call}
+    return model{below}
+"""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "call", "after"),
+    [
+        ("model, place", "shard(Net(), place)", ("model", "shard(Net())")),
+        ("place, model", "shard(place, Net())", ("model", "shard(Net())")),
+        ("model, place=None", "shard(Net(), place=place)", ("model", "shard(Net())")),
+        ("model, place=None", "shard(Net())", ("model", "shard(Net())")),
+        ("model: Net, place: int = 0", "shard(Net(), 0)", ("model: Net", "shard(Net())")),
+        (
+            "model, place, strict=True",
+            "shard(model=Net(), place=place, strict=False)",
+            ("model, strict=True", "shard(model=Net(), strict=False)"),
+        ),
+        ("\n    model,\n    place,\n", "shard(Net(), place)", ("\n    model,\n", "shard(Net())")),
+    ],
+)
+def test_a_parameter_that_nothing_reads(
+    parameters: str, call: str, after: tuple[str, str], tmp_path: Path
+) -> None:
+    text = PARAMETER.format(parameters=parameters, call=call, above="", doc="", below="")
+    program = analysed(tmp_path, text, "torch")
+    assert f"def shard({after[0]}):" in program.after["train.py"]
+    assert f"model = {after[1]}\n" in program.after["train.py"]
+    found = [each for each in program.findings if each.code == "FSDP022"]
+    assert {each.action.value for each in found} == {"rewrite"}
+
+
+@pytest.mark.parametrize(
+    ("case", "other"),
+    [
+        ({"call": "shard(Net(), find(args))"}, ""),
+        ({"call": "shard(*args)"}, ""),
+        ({"call": "shard(Net(), **args)"}, ""),
+        ({"below": "\n\n\nwith_place = functools.partial(shard, place=0)"}, ""),
+        ({"above": "@torch.no_grad()"}, ""),
+        ({"doc": '\n    """Shards on a device.\n\n    place: the device\n    """'}, ""),
+        ({"parameters": "model, *, place"}, ""),
+        ({"parameters": "model, # the model\n    place"}, ""),
+        ({}, "from train import shard\n"),
+    ],
+)
+def test_a_parameter_that_others_may_give(case: dict[str, str], other: str, tmp_path: Path) -> None:
+    filled = {"parameters": "model, place", "call": "shard(Net(), place=place)"}
+    filled |= {"above": "", "doc": "", "below": "", **case}
+    files = {"train.py": PARAMETER.format(**filled), "other.py": other}
+    program = analysed(tmp_path, files, "torch")
+    assert filled["call"] in program.after["train.py"]
+    (found,) = [each for each in program.findings if each.code == "FSDP022"]
+    assert found.action.value == "manual"
