@@ -54,6 +54,10 @@ _NAME = (
     "The class of a sharded module has another name: `FSDPBlock` where it was `Block`, so comparisons with `Block` fail. "
     "Use `isinstance(module, Block)`."
 )
+_SAVED = (
+    "With transformers before 4.57, this saves the name of the sharded class, `FSDPNet` for `Net`, as `architectures` in "
+    "config.json. Use transformers 4.57 or newer, or correct the name in that file."
+)
 _TWICE = (
     "With a reentrant checkpoint, FSDP2 loses gradients of a unit that runs twice before a backward pass; FSDP1 did not. "
     "Use {}, which computes the same."
@@ -322,6 +326,15 @@ def _names(context: Context) -> Iterator[Line]:
                 yield Line("class_names", attribute, _NAME)
 
 
+def _saved_names(context: Context) -> Iterator[Line]:
+    """`model.save_pretrained(folder)`."""
+    for method in context.file.attributes.get("save_pretrained", ()):
+        if context.call_of(method) is not None and context.can_be_model(
+            without_wrapper(method.value)
+        ):
+            yield Line("class_names", method, _SAVED)
+
+
 def _reentrant(context: Context) -> Iterator[Line]:
     """`CheckpointImpl.REENTRANT`, and `use_reentrant=True`."""
     for attribute in context.file.attributes.get("REENTRANT", ()):
@@ -340,4 +353,15 @@ def _applies(context: Context) -> Iterator[Line]:
             yield Line("whole_in_apply", call, "")
 
 
-_FINDERS = (_interface, _states, _writes, _gathered, _frozen, _before, _names, _applies, _reentrant)
+_FINDERS = (
+    _interface,
+    _states,
+    _writes,
+    _gathered,
+    _frozen,
+    _before,
+    _names,
+    _saved_names,
+    _applies,
+    _reentrant,
+)

@@ -131,4 +131,10 @@ def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
     code.imports += [
         Import(_STATE_DICT, name) for name in ("StateDictOptions", "set_model_state_dict")
     ]
-    return "Replaced by `set_model_state_dict` with `broadcast_from_rank0=True`, after sharding."
+    message = "Replaced by `set_model_state_dict` with `broadcast_from_rank0=True`, after sharding."
+    if construction.value("process_group") is not None:
+        message += (
+            " This sends the values of global rank 0 to every rank, where FSDP1 sent those of the first rank of each group. "
+            "If groups hold different values, as under model parallelism, load them without this option."
+        )
+    return message

@@ -236,3 +236,18 @@ def test_first_values_that_are_drawn_for_shards_are_announced(sync: str, tmp_pat
     [own] = [each.message for each in program.findings if each.code == "FSDP002"]
     assert ("random initial values differ from FSDP1's" in own) is (not sync)
     assert ("reset_parameters()" in program.after["train.py"]) is (not sync)
+
+
+@pytest.mark.parametrize("group", ["", ", process_group=group"], ids=["all ranks", "a group"])
+def test_values_that_rank_0_sends_to_other_groups_are_announced(group: str, tmp_path: Path) -> None:
+    text = f"""\
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    with torch.device("meta"):
+        model = Net()
+    model = FSDP(model, sync_module_states=True{group})
+    """
+    program = analysed(tmp_path, text, "torch")
+    [own] = [each.message for each in program.findings if each.code == "FSDP208"]
+    assert ("the first rank of each group" in own) is bool(group)

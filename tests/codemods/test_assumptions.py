@@ -48,6 +48,7 @@ MATTERS = {
 }
 # A line that breaks one, of a model or its parameters, and how the finding there begins.
 BREAKS = {
+    "model.save_pretrained('x')": "With transformers before 4.57, this saves the name of the sharded class",
     "print(model.rank)": "This raises `AttributeError`: an FSDP2 model has no `rank`",
     "print(hasattr(model, 'no_sync'))": "This finds nothing: an FSDP2 model has no `no_sync`",
     "model.load_state_dict({})": "This accepts only shards, and raises for whole tensors",
