@@ -368,6 +368,11 @@ def _goes_on(found: Found) -> bool:
     return is_manual and found.severity is None and found.rule in OF_SETTINGS
 
 
+def _is_assumption(found: Found) -> bool:
+    """Whether nothing is changed at a place, and something is taken for granted there."""
+    return found.rule.code == ASSUMPTION and found.action is Action.REWRITE and found.edits is None
+
+
 def _finding(file: File, source: Source, found: Found) -> Finding:
     node = found.node
     spelled = (source.runtime or source.package).spelled
@@ -385,5 +390,5 @@ def _finding(file: File, source: Source, found: Found) -> Finding:
         construct=spelled(found.construct or shortened(file.source(node))),
         severity=_severity(found),
         still_fsdp1=_goes_on(found),
-        assumption=found.rule.code == ASSUMPTION and found.action is Action.REWRITE,
+        assumption=_is_assumption(found),
     )

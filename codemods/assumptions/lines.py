@@ -59,8 +59,8 @@ _SAVED = (
     "config.json. Use transformers 4.57 or newer, or correct the name in that file."
 )
 _TWICE = (
-    "With a reentrant checkpoint, FSDP2 loses gradients of a unit that runs twice before a backward pass; FSDP1 did not. "
-    "Use {}, which computes the same."
+    "Replaced by a checkpoint that is not reentrant and computes the same: inside a reentrant one, FSDP2 loses gradients of a "
+    "unit that runs twice before a backward pass."
 )
 # The switch of `like_fsdp1` that an assumption has, in words.
 _SWITCHES = {
@@ -87,26 +87,43 @@ class _Sharding(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A place, the switch of `like_fsdp1` that would keep it, and what to say; nothing where another rule does."""
+    """A line that breaks an assumption.
+
+    Attributes:
+        switch: the switch of `like_fsdp1` that would keep it.
+        node: the place.
+        message: what to say; nothing where another rule does.
+        code: what takes its place; "" where a person must decide.
+    """
 
     switch: str
     node: ast.AST
     message: str
+    code: str = ""
 
 
 @codemod(forms=("torch",))
 def find(context: Context) -> Iterator[Found]:
     """These lines, in torch's form."""
     if context.form == "torch" and context.models.shards(context.file):
-        for switch, node, message in context.program.once(lines_of, str(context.file.path)):
-            if message:
-                text = f"{message} Or use `--form auto`, which keeps FSDP1's behaviour{_SWITCHES[switch]}."
-                construct = shortened(context.source(node))
-                raises = switch == "interface" or message == STATE_DICTS["load_state_dict"]
-                severity = None
-                if raises:
-                    severity = Severity.RAISES
-                yield Found(ASSUMPTION, node, Action.MANUAL, text, construct, severity=severity)
+        for line in context.program.once(lines_of, str(context.file.path)):
+            if line.code:
+                edit = context.replace(line.node, line.code)
+                edits = lambda edit=edit: [edit]  # noqa: E731
+                yield Found(ASSUMPTION, line.node, Action.REWRITE, line.message, edits=edits)
+            elif line.message:
+                yield _by_hand(context, line)
+
+
+def _by_hand(context: Context, line: Line) -> Found:
+    kept = f"Or use `--form auto`, which keeps FSDP1's behaviour{_SWITCHES[line.switch]}."
+    severity = None
+    if line.switch == "interface" or line.message == STATE_DICTS["load_state_dict"]:
+        severity = Severity.RAISES
+    construct = shortened(context.source(line.node))
+    return Found(
+        ASSUMPTION, line.node, Action.MANUAL, f"{line.message} {kept}", construct, severity=severity
+    )
 
 
 def lines_of(program: Program, path: str) -> list[Line]:
@@ -339,10 +356,11 @@ def _reentrant(context: Context) -> Iterator[Line]:
     """`CheckpointImpl.REENTRANT`, and `use_reentrant=True`."""
     for attribute in context.file.attributes.get("REENTRANT", ()):
         if last_name(attribute.value) == "CheckpointImpl":
-            yield Line("reentrant", attribute, _TWICE.format("`CheckpointImpl.NO_REENTRANT`"))
+            code = f"{context.source(attribute.value)}.NO_REENTRANT"
+            yield Line("reentrant", attribute, _TWICE, code)
     for argument in context.file.of(ast.keyword):
         if argument.arg == "use_reentrant" and text_of(argument.value) == "True":
-            yield Line("reentrant", argument, _TWICE.format("`use_reentrant=False`"))
+            yield Line("reentrant", argument, _TWICE, "use_reentrant=False")
 
 
 def _applies(context: Context) -> Iterator[Line]:
