@@ -15,8 +15,8 @@ from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.names import CLASS
 
-_GONE = "Removed: the module is sharded already, and `fully_shard` takes a module once."
-_NOTHING = "Removed: a wrapper around a wrapper holds no parameters."
+_GONE = "Removed: the module is sharded already, and `fully_shard` accepts a module only once."
+_NOTHING = "Removed: this wrapper contains only another wrapper, and no parameters of its own."
 
 
 def wrapped_by(construction: Construction) -> Construction | None:

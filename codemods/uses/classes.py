@@ -141,7 +141,7 @@ def _of_wrappers(context: Context, reference: ast.expr, selects: Selects) -> Fou
             raise Refused("other models still have FSDP1's wrapper")
         edits()
     except Refused as refusal:
-        message = f"{_ALWAYS_FALSE}. Remove it yourself, because {refusal}."
+        message = f"{_ALWAYS_FALSE}. Remove it yourself: fsdp-migrate did not, because {refusal}."
         return Found(RULE, reference, Action.MANUAL, message)
     node: ast.AST = context.file.parents[outermost(context.file, test)]
     if not isinstance(node, ast.If):
