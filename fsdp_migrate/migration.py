@@ -202,9 +202,12 @@ class _File:
         if found.action is Action.MANUAL:
             file = self.context.file
             why = why_not(file, found.node, self.context.target)
-            why = why or why_uncalled(self.context.program, file, found.node)
             if why:
                 return found._replace(action=Action.RUNTIME, message=why)
+            why = why_uncalled(self.context.program, file, found.node)
+            if why:
+                message = f"{why} If one does: {found.message}"
+                return found._replace(action=Action.RUNTIME, message=message)
             why = why_for_fsdp1(self.context, found.node)
             if why:
                 unchanged = found._replace(edits=None, imports=(), removed=())

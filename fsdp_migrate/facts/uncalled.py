@@ -31,7 +31,7 @@ def why_uncalled(program: Program, file: File, node: ast.AST) -> str:
             return ""
     if called is None or name in called:
         return ""
-    return f"Unchanged: no program that shards a model uses `{name}`. Nothing has to be done."
+    return f"Needs nothing now: no program here that shards a model uses `{name}`."
 
 
 def _called(program: Program, file: File) -> set[str] | None:
