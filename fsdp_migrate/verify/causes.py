@@ -68,7 +68,7 @@ def behind_findings(
     then = f"If the runs still differ: {cause.title}."
     if cause.name == "unknown":
         then = "If the runs still differ, the records show no cause."
-    advice = f"Do what the findings say, and verify again. {then} {cause.advice}"
+    advice = f"Do what the findings say, then compare again. {then} {cause.advice}"
     return Cause("by-hand", left.rstrip("."), advice)
 
 
@@ -79,7 +79,7 @@ def at_line(cause: Cause | None, lines: Sequence[Line]) -> Cause | None:
     first = lines[0]
     if first.needs_user:
         title = f"{first.rules[0]} at {first.place}: {first.message}".rstrip(": .")
-        return Cause("by-hand", title, "Then verify again.")
+        return Cause("by-hand", title, "Do what it says, then compare again.")
     if cause.name in ("by-hand", "rounding"):
         return cause
     advice = "Its values in both programs are above. Make the migrated program compute the original's there."

@@ -98,7 +98,7 @@ def test_findings_by_hand_come_before_a_guess() -> None:
     unknown = causes.behind_findings(causes.Cause("unknown", "not known", "Look at it."), [told])
     assert unknown is not None
     assert f"{unknown.title}. {unknown.advice}" == (
-        f"{told} Do what the findings say, and verify again. "
+        f"{told} Do what the findings say, then compare again. "
         "If the runs still differ, the records show no cause. Look at it."
     )
     shown = replace(found, name="learning-rate")
