@@ -15,7 +15,7 @@ from fsdp_migrate.codemods.constructor.conditions import (
     is_for_hybrid_shard,
     negated,
 )
-from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.construction import AtRunTime, Construction, constructions
 from fsdp_migrate.codemods.constructor.devices import device_type, distributed
 from fsdp_migrate.codemods.constructor.meshes import DEVICE_MESH, DIMS
 from fsdp_migrate.codemods.context import Context
@@ -228,11 +228,13 @@ def _enum(construction: Construction) -> str:
 
 
 def _goes(context: Context, node: ast.expr) -> bool:
-    """Whether a path is in a constructor's call, which other code takes the place of: its import may go, too."""
+    """Whether a path is in a constructor's call or arguments, which other code takes the place of: its import may go, too."""
     if not isinstance(node, ast.Attribute):
         return False
-    calls = context.models.constructors(context.file)
-    return any(each in calls for each in context.file.ancestors(node))
+    gone: set[ast.AST] = {*context.models.constructors(context.file)}
+    for construction in constructions(context):  # a dictionary has its arguments elsewhere
+        gone.update(argument.node for argument in construction.arguments)
+    return any(each in gone for each in context.file.ancestors(node))
 
 
 def _free_after_forward(construction: Construction, keeps: Condition, code: Code) -> None:

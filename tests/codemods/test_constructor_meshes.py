@@ -203,3 +203,16 @@ def test_a_mesh_without_names_to_replicate_over_gets_some(form: str) -> None:
     assert report.manual == []
     assert named in after
     assert analyse(HEAD + named + call, form)[0].manual == []
+
+
+def test_a_path_in_a_dictionary_of_arguments_goes_with_it() -> None:
+    """What else compares strategies must not need its import."""
+    text = (
+        "from torch.distributed import fsdp as named\n"
+        "options = dict(sharding_strategy=named.ShardingStrategy.FULL_SHARD)\n"
+        "model = FSDP(model, **options)\nother = FSDP(other, sharding_strategy=given)\n"
+    )
+    _, after = analyse(HEAD + text, "torch")
+    assert "as named" not in after
+    assert "named." not in after
+    assert "given not in (\n    ShardingStrategy.SHARD_GRAD_OP," in after
