@@ -13,6 +13,7 @@ def render_json(report: Report) -> str:
     document = {
         "version": VERSION,
         "tool": f"fsdp-migrate {__version__}",
+        "form": report.form,
         "findings": [
             # `safe` is of version 1; nothing unsafe is ever applied.
             finding._asdict() | {"action": finding.action.value, "safe": True}

@@ -269,8 +269,8 @@ def test_json(real_cli: Cli, folder: Path) -> None:
     result = real_cli("check", "b.py", "a.py", "bad.py", "missing.py", "--format", "json")
     assert result.code == 2
     document = json.loads(result.text)
-    assert list(document) == ["version", "tool", "findings", "errors", "passed", "summary"]
-    assert document["version"] == 1
+    assert list(document) == ["version", "tool", "form", "findings", "errors", "passed", "summary"]
+    assert (document["version"], document["form"]) == (1, "auto")
     assert document["tool"].startswith("fsdp-migrate ")
     places = [(finding["path"], finding["line"]) for finding in document["findings"]]
     assert places == [("a.py", 1), ("a.py", 2), ("b.py", 1), ("b.py", 2)]

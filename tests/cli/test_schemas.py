@@ -36,6 +36,7 @@ def test_every_report_is_valid(real_cli: Cli, project: Path, form: str) -> None:
     for command in (("--check", "."), ("check", ".", "--bridge"), ("check", "empty")):
         document = json.loads(real_cli(*command, *arguments).out)
         assert problems(document, "report") == []
+        assert document["form"] == form
         saved = json.loads((project / "report.json").read_text())
         assert {**saved, "summary": 0} == {**document, "summary": 0}
     assert document["passed"], "the empty folder"
