@@ -84,14 +84,14 @@ def row(name: str, place: Path, rounds: int, scratch: Path) -> str:
     wrong = migrated(folder, scratch / "wrong", MISTAKES[name])
     quick = [*verify, "--migrated", str(wrong), "--quick", "--no-repeat", "--", *real.arguments]
     lines = measured(quick, Path("/"), paths, 1)[2].splitlines()
-    shown = next((line for line in lines if " different: " in line), "0 nothing")
+    shown = next((line for line in lines if " so far: " in line), "0 nothing")
     second, _, said = shown.partition(" ")
     end = lines[-1].partition(" ")[0]
     cells = [name]
     for which in (0, 1):
         hand, tool = (statistics.median(each[which] for each in all_) for all_ in (by_hand, under))
         cells += [f"{hand:.0f}", f"{tool:.0f}", f"{tool / hand:.2f}"]
-    return f"| {' | '.join([*cells, said.removeprefix('different: '), second, end])} |"
+    return f"| {' | '.join([*cells, said.removeprefix('so far: '), second, end])} |"
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ from fsdp_migrate.verify.next_steps import NextSteps
 from fsdp_migrate.verify.verdict import Verdict
 
 _COPIED = "Your files are unchanged: the migrated program was a temporary copy."
+_LOST = re.compile(r"No such file or directory: ('.+?')")
 _MISSING = re.compile(r"\b(?:FileNotFound|ModuleNotFound)Error\b")
 _SHOWN = 3
 """At most so many files are named."""
@@ -28,7 +29,8 @@ class Programs:
         original: a script, or a folder, in which `entry` is the script.
         migrated: None if the tool migrated a temporary copy.
         changed: the files that it changed there, relative to the folder.
-        left: how many findings it left to the user.
+        left: the findings that it left to the user, as `FSDP507 at train.py:7`.
+        options: those of this run, and the program's arguments, as they are typed.
     """
 
     original: Path
@@ -36,7 +38,8 @@ class Programs:
     form: str = DEFAULT_FORM
     entry: Path | None = None
     changed: Sequence[str] = ()
-    left: int = 0
+    left: Sequence[str] = ()
+    options: str = ""
 
     def after(self, verdict: Verdict) -> NextSteps:
         """What to do after a verdict."""
@@ -49,29 +52,42 @@ class Programs:
         if failure.which == "original":
             state = "Nothing was compared: the program fails before any migration."
             at = _failed(self.original, failure.place)
-            copied = ""
+            repair = f"Repair the original{at}, or what it needs: arguments, files, packages."
+            if lost := _LOST.search(failure.reason):
+                repair = f"Put {lost[1]} in its place, or correct the path{at}."
             if _MISSING.search(failure.reason):
-                copied = self._copied
-            repair = f"Repair the original{at}, or what it needs: arguments, files, packages.{copied} Then verify again."
-            return NextSteps(state, (repair,))
+                return NextSteps(
+                    f"{state} {self._copied}", (repair, *self._with_files(), self._again)
+                )
+            return NextSteps(state, (repair, self._again))
         how = ""
         if failure.found:
             how = ", as the finding says"
         elif failure.others:
             how = "; a finding may say how"
+        elif any(hint.startswith("cause: ") for hint in failure.hints):
+            how = ", as the cause says"
         at = _failed(self.migrated or self.original, failure.place)
+        if failure.written:
+            at += f" (line {failure.written} once it is migrated)"
         if self.migrated is None:
             following = self._repair(f"Repair what failed{at}{how}.")
         else:
             following = self._repair(f"Repair the migrated program{at}{how}.")
-        return NextSteps(f"Nothing was compared. {following.state}".rstrip(), following.steps)
+        steps = [*following.steps]
+        if self.form != DEFAULT_FORM and failure.default_form:
+            default = replace(self, form=DEFAULT_FORM)
+            steps.append(
+                f"Instead of these steps, you can migrate without `--form {self.form}`: `{default._command}`"
+            )
+        return NextSteps(f"Nothing was compared. {following.state}".rstrip(), (*steps,))
 
     def _after(self, verdict: Verdict) -> NextSteps:
         if verdict.equal:
             return self._after_same(verdict)
         if not verdict.deterministic:
-            change = f"Change {self._original} until two runs of it are equal. Then verify again."
-            return NextSteps("Whether the migration is right is not known.", (change,))
+            change = f"Change {self._original} as the cause says, until two runs of it are equal."
+            return NextSteps("Whether the migration is right is not known.", (change, self._again))
         if verdict.cause is not None and verdict.cause.name == "rounding":
             return self._repair(
                 f"Train for more steps. If the difference grows, look for its cause in {self._migrated}."
@@ -82,47 +98,106 @@ class Programs:
         return self._repair(f"Change {self._migrated} as the cause says.{numbered}")
 
     def _after_same(self, verdict: Verdict) -> NextSteps:
-        steps = [*self._unproved(verdict)]
+        printed = [
+            found for found in self.left if any(found in line.cause for line in verdict.printed)
+        ]
+        steps = [*self._unproved(verdict, len(self.left) - len(printed))]
         if self.migrated is None:
-            return NextSteps(_COPIED, (*steps, self._write))
-        use = f"Use {self._migrated} in place of {self._original}. Nothing needs a change."
-        if steps:
-            use = f"Use {self._migrated} in place of {self._original}."
-        return NextSteps("", (*steps, use))
+            steps.append(self._write)
+        elif steps:
+            steps.append(f"Use {self._migrated} in place of {self._original}.")
+        else:
+            use = f"Use {self._migrated} in place of {self._original}. Nothing needs a change."
+            return NextSteps("", (use,))
+        if printed:
+            steps.append(
+                "Training is the same, and only what is printed changed. If you need the old number, change the code "
+                f"as the cause says ({' and '.join(printed)} of the original). If not, leave it."
+            )
+        if self.migrated is None:
+            return NextSteps(_COPIED, (*steps,))
+        return NextSteps("", (*steps,))
 
-    def _unproved(self, verdict: Verdict) -> Iterator[str]:
-        """What the user must look at, although both programs train the same."""
+    def _unproved(self, verdict: Verdict, findings: int) -> Iterator[str]:
+        """What the user must look at first, although both programs train the same; `findings` need it."""
         if any(not line.cause for line in verdict.printed):
             yield "Look at the code that prints what differs without a known cause."
         if clipping.unproved(verdict.original, verdict.migrated):
-            yield "Verify again with more steps, until a gradient reaches the limit: this run did not test clipping."
-        if self.left:
-            if self.left == 1:
-                findings = "the finding that needs you"
-            else:
-                findings = f"the {self.left} findings that need you"
+            files = "in both programs"
+            if self.migrated is None:
+                files = f"in {self._original}"
+            yield (
+                f"Test clipping, which this run did not: for a trial, set a lower limit {files}, and run "
+                f"`{self._command}`. Then set the limit back."
+            )
+        if findings:
+            what = "the finding that needs you"
+            if findings > 1:
+                what = f"the {findings} findings that need you"
             check = f"`fsdp-migrate check {self._files_and_form}`"
-            yield f"Read {findings}: {check}. It changes no training in this run."
+            yield f"Read {what}: {check}. In this run, training is the same."
 
     def _repair(self, repair: str) -> NextSteps:
         """The steps around a repair of the migrated program."""
         if self.migrated is not None:
-            return NextSteps("", (f"{repair} Leave {self._original} as it is, and verify again.",))
-        again = f"fsdp-migrate verify ORIGINAL --migrated {_quoted(self.original)}"
+            return NextSteps("", (f"{repair} Leave {self._original} as it is.", self._again))
+        files = self._files
+        kept = _kept(files)
+        if files.is_dir():
+            keep = f"cp -r {_quoted(files)} {_quoted(kept)}"
+        else:
+            keep = f"cp {_quoted(files)} {_quoted(kept)}"
+        original = kept
+        if files.is_dir() and not self.original.is_dir():
+            original = kept / self.original.name
+        after = replace(self, original=original, migrated=self.original)
+        steps = (
+            f"Keep the original: `{keep}`",
+            self._write,
+            repair,
+            f"Compare with what you kept: `{after._command}`",
+        )
+        return NextSteps(_COPIED, steps)
+
+    @property
+    def _command(self) -> str:
+        """The command of this run."""
+        command = f"fsdp-migrate verify {_quoted(self.original)}"
+        if self.migrated is not None:
+            command += f" --migrated {_quoted(self.migrated)}"
+        elif self.form != DEFAULT_FORM:
+            command += f" --form {self.form}"
         if self.entry is not None:
-            again += f" --entry {_quoted(self.entry)}"
-        compare = f"Compare with ORIGINAL, a copy of the program from before step 1: `{again}`, with the options of this run"
-        return NextSteps(_COPIED, (self._write, repair, compare))
+            command += f" --entry {_quoted(self.entry)}"
+        return f"{command} {self.options}".rstrip()
+
+    @property
+    def _again(self) -> str:
+        return f"Verify again: `{self._command}`"
 
     @property
     def _copied(self) -> str:
-        """How to bring along what is not in the copies."""
+        """Which files the program found in its copy."""
         if self.original.is_dir():
-            return " What git ignores is not in the copy of the repository: `--link PATH` links it."
-        return (
-            " It ran in a copy of its folder: if it needs files from outside, verify the folder that holds all of them, "
-            f"with `--entry {self.original.name}`."
-        )
+            return f"It ran in a temporary copy of {self.original}, without what git ignores there."
+        return f"It ran in a temporary copy of {self.original.resolve().parent}, without files from outside of that folder."
+
+    def _with_files(self) -> Iterator[str]:
+        """How to bring along what is not in the copy."""
+        if self.original.is_dir():
+            linked = f"{self._command} ".replace(
+                f" {self.options} ", f" --link PATH {self.options}"
+            )
+            yield f"Or if the file is there and git ignores it: `{linked.rstrip()}`"
+        elif self.migrated is None:
+            script = self.original.resolve()
+            folder = Path("..")
+            if script.is_relative_to(Path.cwd()) and script.parent != Path.cwd():
+                folder = Path()
+            elif script.parent != Path.cwd():
+                folder = self.original.parent / ".."
+            outer = replace(self, original=folder, entry=script.relative_to(folder.resolve()))
+            yield f"Or if the file is in a folder above: `{outer._command}`"
 
     @property
     def _write(self) -> str:
@@ -167,6 +242,24 @@ def _failed(program: Path, place: str) -> str:
     if program.is_dir():
         return f" at {program / place}"
     return f" at {program.parent / place}"
+
+
+def _kept(path: Path) -> Path:
+    """A new name next to a script or a folder: `original_train.py`, `../program.original`."""
+    full = path.resolve()
+    if path.is_dir():
+        name = f"{full.name}.original"
+    else:
+        name = f"original_{full.name}"
+    folder = path.parent
+    if path.name in ("", ".."):
+        folder = path / ".."
+    taken = 1
+    kept = folder / name
+    while kept.exists():
+        taken += 1
+        kept = folder / name.replace("original", f"original{taken}")
+    return kept
 
 
 def _quoted(path: Path) -> str:

@@ -6,6 +6,7 @@ happens between two steps.
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +29,12 @@ _STEPS = 4
 BY_HAND = "you: FSDP"
 """What a note says of findings that the migration left to people."""
 
+_NOTE = re.compile(
+    r"(\d+ findings? needs? you: FSDP\d+ at \S+(?: and \S+)*): (.*?)( And \d+ more, .*)?"
+)
+"""Its beginning, what the finding says, and the number of others."""
+
+TRAINED_DIFFERENTLY = "they train differently"
 
 _SYMPTOMS = ("by-hand", "learning-rate", "rounding", "unknown")
 """Causes that say what came of a difference, and not which."""
@@ -78,7 +85,8 @@ def at_line(cause: Cause | None, lines: Sequence[Line]) -> Cause | None:
         return cause
     first = lines[0]
     if first.needs_user:
-        title = f"{first.rules[0]} at {first.place}: {first.message}".rstrip(": .")
+        same = [line.place for line in lines if line.message == first.message and line.needs_user]
+        title = f"{first.rules[0]} at {' and '.join(same)}: {first.message}".rstrip(": .")
         return Cause("by-hand", title, "Do what it says, then compare again.")
     if cause.name in ("by-hand", "rounding"):
         return cause
@@ -90,17 +98,35 @@ def of_printed(lines: Sequence[Printed], *, is_equal: bool) -> list[Printed]:
     """Lines that the programs print differently: where they train differently, that explains what nothing else does."""
     if is_equal:
         return [*lines]
-    return [replace(line, cause=line.cause or "they train differently") for line in lines]
+    return [replace(line, cause=line.cause or TRAINED_DIFFERENTLY) for line in lines]
 
 
 def note_of(findings: Sequence[Finding]) -> str:
     """A note of what the migration left to people: how many findings, and the first of them in words."""
     first = findings[0]
-    told = f"{first.code} at {first.path}:{first.line}: {first.message}"
+    same = [each for each in findings if (each.code, each.message) == (first.code, first.message)]
+    places = " and ".join(dict.fromkeys(f"{each.path}:{each.line}" for each in same))
+    told = f"{first.code} at {places}: {first.message}"
     if len(findings) == 1:
         return f"1 finding needs you: {told}"
-    more = f"{len(findings) - 1} more, which `fsdp-migrate check` lists"
-    return f"{len(findings)} findings need you: {told} And {more}."
+    rest = ""
+    if more := len(findings) - len(same):
+        rest = f" And {more} more, which `fsdp-migrate check` lists."
+    return f"{len(findings)} findings need you: {told}{rest}"
+
+
+def untold(note: str, known: Sequence[str]) -> str:
+    """A note without what other texts of the report say; empty if they say all of it."""
+    found = _NOTE.fullmatch(note)
+    if found is None:
+        return note
+    begin, message, others = found.groups(default="")
+    if not any(message.rstrip(".") in text for text in known):
+        return note
+    places = begin.partition(" you: ")[2]
+    if any(note.rstrip(".") in text or (places in text and not others) for text in known):
+        return ""
+    return f"{begin}.{others}"
 
 
 Shown = Iterator[tuple[str, dict[str, Any]]]
@@ -207,7 +233,7 @@ _CAUSES = {
     ),
     "clipping by one": (
         "the {name} clips gradients to a norm of {limit}, and the {other} does not clip",
-        "Let the migrated program call torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm) where the original clips.",
+        "Clip in both programs at the same place, with the same limit.",
     ),
     "unused-parameters": (
         "no loss depends on {name}, and the optimizer treats it differently",

@@ -1,5 +1,6 @@
 """Clip calls of two runs against each other: where no gradient reached a limit, nothing else shows that one is lost."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -50,24 +51,31 @@ def unproved(original: Run, migrated: Run) -> str:
     calls = _calls(original)
     if not calls or _acted(original) or _acted(migrated):
         return ""
+    largest = ""
+    if norms := [norm for norm in original.grad_norms if math.isfinite(norm)]:
+        largest = f", and the largest gradient norm was {max(norms):.4g}"
     return (
-        f"clipping: no gradient reached a limit in {counted(sum(calls.values()), 'call')} ({_words(calls)}). "
-        "Train for more steps, or with a lower limit"
+        f"clipping: no gradient reached a limit in {counted(sum(calls.values()), 'call')} "
+        f"({_words(calls)}{largest})"
     )
 
 
 def told(original: Run, migrated: Run) -> str:
-    """How often both programs clip, with which limits, and how often that changed gradients; empty without a call."""
+    """How often both programs clip, with which limits, and how often that changed gradients; empty without a call.
+
+    Empty also where no gradient reached a limit, which `unproved` says.
+    """
     runs = {"original": original, "migrated": migrated}
-    if not any(map(_calls, runs.values())):
+    if not any(map(_calls, runs.values())) or unproved(original, migrated):
         return ""
     texts = []
     for name, run in runs.items():
-        calls = _calls(run)
-        acted = ""
-        if calls:
-            acted = f", {_acted(run)} of {run.steps} steps clipped"
-        texts.append(f"{name} {counted(sum(calls.values()), 'call')} with {_words(calls)}{acted}")
+        if calls := _calls(run):
+            acted = f"{_acted(run)} of {run.steps} steps clipped"
+            number = counted(sum(calls.values()), "call")
+            texts.append(f"{name} {number} with {_words(calls)}, {acted}")
+        else:
+            texts.append(f"{name} no calls")
     return f"clipping: {'; '.join(texts)}"
 
 

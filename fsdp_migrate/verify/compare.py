@@ -25,6 +25,7 @@ def floor(dtype: str) -> float:
     return max(TOLERANCE, eps(dtype))
 
 
+_GRADIENT = "the gradient of "
 PRECISION = "precision"
 """What differs where parameters are computed with another dtype."""
 
@@ -43,6 +44,7 @@ class Difference:
         rank: -1 for what all ranks share.
         index: of a loss, which one of the rank's it is, counted from 0.
         parameter: what it began with, where that is known.
+        more: how many others differ there.
         late: a loss after the last step.
     """
 
@@ -53,6 +55,7 @@ class Difference:
     text: str
     index: int = -1
     parameter: str = ""
+    more: int = 0
     late: bool = False
 
     @property
@@ -72,10 +75,18 @@ class Difference:
             where = "a backward after the last step"
         if self.rank >= 0:
             where += f" on rank {self.rank}"
-        began = ""
-        if self.parameter:
-            began = f", begins with {self.parameter}"
-        return f"{self.what} differs first at {where}: {self.text}{began}"
+        return f"{self.what} differs first at {where}: {self.text}{self._parameters()}"
+
+    def _parameters(self) -> str:
+        """Which parameters differ there, if that is known."""
+        if not self.parameter:
+            return ""
+        if not self.more:
+            return f"; {self.parameter} differs"
+        if self.parameter.startswith(_GRADIENT):
+            name = self.parameter.removeprefix(_GRADIENT)
+            return f"; the gradients of {self.more + 1} parameters differ, the last in the order of the model is {name}"
+        return f"; {self.more + 1} parameters differ, the first in the order of the model is {self.parameter}"
 
 
 @dataclass(frozen=True)
@@ -132,18 +143,15 @@ def begun(first: Difference, original: Run, migrated: Run, tolerance: float) -> 
     other = migrated.squares(what, step)
     least = max(2 * tolerance, NORM_TOLERANCE)
     odd = [n for n in one if n and n in other and not close(one[n], other[n], least)]
-    if not odd:
-        return first
+    if not odd or 1 < len(odd) == len(one.keys() & other.keys()):
+        return first  # where all differ, no name tells anything
     if what == "gradients":
         name = odd[-1]
-        more = "the gradient of "
+        more = _GRADIENT
     else:
         name = odd[0]
         more = ""
-    others = ""
-    if len(odd) > 1:
-        others = f" (and {len(odd) - 1} more)"
-    return replace(first, parameter=f"{more}{name}{others}")
+    return replace(first, parameter=f"{more}{name}", more=len(odd) - 1)
 
 
 def distance(a: float, b: float) -> float:

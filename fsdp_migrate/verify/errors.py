@@ -18,9 +18,11 @@ class ProgramFailed(Exception):
         details: what its ranks said last.
         trace: the traceback, or what was printed, as it was.
         hints: what else a reader should know, a line each.
-        place: the line of the program that it failed at, as `file:line`; empty if none is known.
+        place: the line of the user's program that it failed at, as `file:line`; empty if none is known.
+        written: the number of that line in the migrated copy; 0 where there is no copy.
         found: the findings on that line, or on what it uses, in words.
         others: what else the migration left to the user, if there is none on that line.
+        default_form: whether a finding says that the default form keeps what FSDP1 did.
         where: the lines that differed before a migrated program failed.
         next: what to do now.
     """
@@ -33,8 +35,10 @@ class ProgramFailed(Exception):
         self.trace = trace
         self.hints: list[str] = []
         self.place = ""
+        self.written = 0
         self.found: list[str] = []
         self.others: list[str] = []
+        self.default_form = False
         self.where: list[Line] = []
         self.next = NextSteps()
 

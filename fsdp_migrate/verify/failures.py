@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsdp_migrate.settings import DEFAULT_FORM
+from fsdp_migrate.verify import syntax
 from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.left import Left
@@ -32,6 +34,7 @@ _LOST = re.compile(
 _TOGETHER = "Every rank must make the same collective calls: look for one that not all ranks make."
 _NO_CUDA = re.compile(r"cuda|nvidia|nccl|\bGPUs?\b|\baccelerator\b|invalid device", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_DEFAULT = f"--form {DEFAULT_FORM}"
 _LAST = 3
 """Lines at the end of what a program printed that say why it left."""
 _READ = 32 << 20
@@ -169,16 +172,34 @@ def explain(failure: ProgramFailed, program: Program, left: Left | None) -> None
         failure.place = f"{name}:{line}"
     if left is None:
         return
-    for name, line in reversed(frames):
-        if name in left.changed:
-            place = left.place(f"{name}:{line}")
-            failure.hints.append(
-                f"{name}:{line} of the migrated program is {place} of the original"
-            )
-            break
+    if frames and name in left.changed:
+        place = left.place(failure.place)
+        of_copy = f"line {line} of the migrated copy"
+        failure.reason = failure.reason.replace(f"({failure.place})", f"({place}, {of_copy})")
+        failure.place = place
+        failure.written = line
+    _explain_branch(failure, program, left, frames)
+    failure.default_form = any(_DEFAULT in finding.message for finding in left.findings)
     failure.found = [left.text(finding) for finding in left.behind(program.root, frames)]
-    if not failure.found:
+    if not failure.found and failure.hints in ([], [_TOGETHER]):
         failure.others = [left.text(finding) for finding in left.findings]
+
+
+def _explain_branch(
+    failure: ProgramFailed, program: Program, left: Left, frames: list[tuple[str, int]]
+) -> None:
+    """Say which branch keeps other ranks from a collective call, if there is one."""
+    branch = syntax.branch_of_some_ranks(program.root, frames)
+    if _TOGETHER not in failure.hints or branch is None:
+        return
+    place = left.place(branch.name)
+    rest = ""
+    if syntax.saves(program.root, *frames[-1]):
+        rest = ", and keep only the writing of the file inside"
+    failure.hints.remove(_TOGETHER)
+    failure.hints.append(
+        f"cause: only some ranks make this call. All ranks must make it: move it out of `{branch.text}` ({place}){rest}."
+    )
 
 
 def _ended_badly(scene: Scene, endings: list[Ending]) -> ProgramFailed:

@@ -59,6 +59,6 @@ class Live:
     def _compare(self, one: Run, other: Run) -> None:
         self.first = next(iter(compare(one, other, self._how.tolerance).differences), None)
         if self.first:
-            self._how.progress.stage(f"different: {self.first}")
+            self._how.progress.stage(f"so far: {self.first}")
             if self._how.quick:
                 self.stop.set()

@@ -20,6 +20,7 @@ from fsdp_migrate.verify import (
     processes,
     quirks,
     records,
+    syntax,
 )
 from fsdp_migrate.verify.errors import ProgramFailed, Unverifiable
 from fsdp_migrate.verify.folders import Program
@@ -105,22 +106,35 @@ class Pair:
                 failure.where = []
             raise
         lines = self._lines(folder, verdict)
+        if verdict.cause is not None and verdict.cause.name == "clipping":
+            lines = [line for line in lines if not line.is_of_gradients]
         verdict = replace(
             verdict,
             where=lines,
-            cause=causes.at_line(verdict.cause, lines),
+            cause=causes.at_line(self._clipped_at(verdict, programs), lines),
             printed=causes.of_printed(verdict.printed, is_equal=verdict.equal),
         )
         return replace(verdict, next=named.after(verdict))
 
+    def _clipped_at(self, verdict: Verdict, programs: Programs) -> causes.Cause | None:
+        """The cause, with the places where a program clips or has to."""
+        place = programs.left.place
+        return syntax.clipped_at(verdict, programs.before.root, programs.after.root, place)
+
     def _named(self, programs: Programs) -> advice.Programs:
         """The programs by the user's names."""
         left = programs.left
-        findings = 0
+        findings: list[str] = []
         if self.migrated is None:
-            findings = len(left.findings)
+            findings = [f"{each.code} at {each.path}:{each.line}" for each in left.findings]
         return advice.Programs(
-            self.original, self.migrated, self.how.form, self.how.entry, left.changed, findings
+            self.original,
+            self.migrated,
+            self.how.form,
+            self.how.entry,
+            left.changed,
+            findings,
+            self.how.typed,
         )
 
     def _lines(self, folder: Path, verdict: Verdict | None) -> list[Line]:
@@ -136,9 +150,10 @@ class Pair:
         again = self._programs(place)
         before = again.before
         after = again.after
-        how.progress.stage(
-            "looking for the lines that differ: both programs once more, line by line"
-        )
+        why = "looking for the lines that differ"
+        if verdict is None:
+            why = "the migrated program failed"
+        how.progress.stage(f"{why}: both programs once more, line by line")
         first = None
         if verdict is not None:
             first = verdict.first

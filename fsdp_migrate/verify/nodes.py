@@ -28,6 +28,18 @@ class Nodes:
     run: str
     folder: Path
 
+    @property
+    def typed(self) -> list[str]:
+        """The options of `verify` on this node, as they are typed."""
+        values = {
+            "--nnodes": self.count,
+            "--node-rank": self.number,
+            "--rdzv-endpoint": self.endpoint,
+            "--rdzv-id": self.run,
+            "--records": self.folder,
+        }
+        return [str(part) for pair in values.items() for part in pair]
+
     def options(self, program: str) -> list[str]:
         """torchrun's options for one of the programs."""
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -88,6 +89,30 @@ class Options:
         if self.emulate and device != "cpu":
             raise Unverifiable("CUDA is emulated on the CPU: --emulate needs --device cpu")
         return replace(self, device=device)
+
+    @property
+    def typed(self) -> str:
+        """The options and arguments of this run as they are typed, without how the programs are named and migrated."""
+        options: dict[str, object] = {"--nproc": self.ranks, "--device": self.device}
+        if self.launcher != "auto":
+            options["--launcher"] = self.launcher
+        if self.tolerance is not None:
+            options["--tolerance"] = f"{self.tolerance:g}"
+        if self.timeout != TIMEOUT:
+            options["--timeout"] = f"{self.timeout:g}"
+        parts = [str(part) for pair in options.items() for part in pair]
+        parts += [part for link in self.links for part in ("--link", str(link))]
+        switches = {"canonical": self.canonical, "emulate": self.emulate}
+        parts += [
+            f"--{'' if on else 'no-'}{name}" for name, on in switches.items() if on is not None
+        ]
+        if self.align_init:
+            parts.append("--align-init")
+        if self.nodes is not None:
+            parts += self.nodes.typed
+        if self.arguments:
+            parts += ["--", *self.arguments]
+        return shlex.join(parts)
 
     @property
     def recording(self) -> Recording:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.views.text import counted
 
 NAME = "like_fsdp1"
 _SHOWN = 3
@@ -70,16 +69,6 @@ class Line:
         rest = ""
         if self.edit:
             rest = f". Nothing else was needed in this run, so you can write `{self.edit}`"
-        return f"{self.did()}{rest}"
-
-    def brief(self) -> str:
-        """The same, with the number of switches that may be turned off instead of the call without them."""
-        if not self.acted:
-            return self.text()
-        rest = ""
-        if self.edit:
-            others = counted(len(self.idle), "other switch")
-            rest = f". The {others} had no effect in this run and can be turned off (-v shows how)"
         return f"{self.did()}{rest}"
 
     def did(self) -> str:

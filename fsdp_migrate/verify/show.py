@@ -35,9 +35,10 @@ def show(
     for text in verdict.notable(verbose=verbose):
         say(wrapped(text, width), err, dim=True)
     if ranks > 1:
-        say(f"loss, mean of {ranks} ranks, and the largest difference on a rank", err)
+        title = f"loss, mean of {ranks} ranks, and the largest difference on a rank"
     else:
-        say("loss", err)
+        title = "loss"
+    say(f"{title}; steps are counted from 1", err)
     rows = [*_rows(verdict)]
     if len(rows) > _ROWS:
         rows[_ROWS // 2 : -_ROWS // 2] = [("…",) * 4]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from fsdp_migrate.verify import clipping
+from fsdp_migrate.verify import causes, clipping
 from fsdp_migrate.verify.causes import Cause, find
 from fsdp_migrate.verify.compare import Comparison, Difference, largest
 from fsdp_migrate.verify.next_steps import NextSteps
@@ -22,8 +22,8 @@ _PARAMETERS = 50
 
 _UNSTEADY = (
     "the original trains differently each time, so a difference says nothing about the migration",
-    "Make two runs of it equal, then verify again: seed what is drawn at random (verify seeds what the program does not seed), "
-    "and let no time, process number, temporary name or order of files reach the training.",
+    "Look in it for a seed from the time or the process number, for loops over sets, and for os.listdir or glob without "
+    "sorted: give each a fixed seed or order.",
 )
 _LISTED = 12
 """At most so many files that were compared are named in a text."""
@@ -181,13 +181,13 @@ class Verdict(Comparison):
             yield "control: the original trains the same when it runs twice"
         elif self.control is not None:
             yield "control: the original does not train the same when it runs twice"
-        yield from (f"note: {note}" for note in self.notes if not self._is_cause(note))
+        known = [line.cause for line in self.printed if line.cause]
+        if self.cause is not None:
+            known.append(self.cause.title)
+        notes = [causes.untold(note, known) for note in self.notes]
+        yield from (f"note: {note}" for note in notes if note)
         others = {found.what: found for found in reversed(self.differences)}
         yield from (f"also: {found}" for found in [*others.values()][::-1] if found != self.first)
-
-    def _is_cause(self, note: str) -> bool:
-        """Whether a note is about one finding, which is the cause."""
-        return self.cause is not None and note.startswith("1 ") and self.cause.title in note
 
     def _numbers(self, *, verbose: bool) -> Iterator[str]:
         """How far the programs are apart, and how that is judged."""
@@ -239,19 +239,22 @@ class Verdict(Comparison):
         return f"tolerance: {self.tolerance:.3g} relative (losses are {dtype})"
 
     def seen(self, verbose: bool = True) -> Iterator[str]:
-        """What the migrated program's run showed: what `like_fsdp1` did, the runtime's warnings, what is printed otherwise."""
+        """What the migrated program's run showed: the runtime's warnings, what is printed otherwise.
+
+        Of `like_fsdp1` what is not needed; with `verbose` also what it did, and printed lines that tell no more than the
+        cause does.
+        """
         for line in self.quirks:
-            if not self.equal:
-                # What such a run needed is no advice.
-                if verbose and line.acted:
-                    yield line.did()
-            elif verbose:
+            if self.equal and (verbose or line.may_go):
                 yield line.text()
-            else:
-                yield line.brief()
+            elif verbose and line.acted:
+                yield line.did()  # what such a run needed is no advice
         for said in self.migrated.said:
             yield f"{said['place']} {said['code']}: {said['message']}"
-        yield from map(str, self.printed)
+        known = self.cause is not None and self.cause.name != "unknown"
+        for printed in self.printed:
+            if verbose or not known or printed.cause != causes.TRAINED_DIFFERENTLY:
+                yield str(printed)
 
     @property
     def costs(self) -> Iterator[tuple[str, ...]]:
@@ -275,10 +278,11 @@ class Verdict(Comparison):
 
     def _line(self) -> str:
         if self.first is not None:
-            sides = ""
-            if " against " in str(self.first):
-                sides = " (original against migrated)"
-            return f"different: {self.first}{sides}; largest difference of a loss {self.max_abs_loss:.3g}"
+            first = str(self.first)
+            if " against " in self.first.text:
+                text = self.first.text
+                first = first.replace(text, f"{text} (original against migrated)", 1)
+            return f"different: {first}; largest difference of a loss {self.max_abs_loss:.3g}"
         if self.bitwise:
             how = "bitwise equal"
         else:

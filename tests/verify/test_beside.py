@@ -187,7 +187,7 @@ def test_a_clip_without_a_call_counts_where_it_acts(judged: Judged) -> None:
     verdict = judged("--clip 0.05", "--clip 0.05 --clip-by hand")
     assert verdict.equal, verdict.line()
     assert clipping.told(verdict.original, verdict.migrated) == (
-        "clipping: original 3 calls with limit 0.05, 3 of 3 steps clipped; migrated 0 calls with no limit"
+        "clipping: original 3 calls with limit 0.05, 3 of 3 steps clipped; migrated no calls"
     )
 
 

@@ -154,6 +154,10 @@ def test_a_finding_on_the_first_line_that_differs_is_the_cause() -> None:
     found = causes.at_line(unknown, [told])
     assert found is not None
     assert (found.name, found.title) == ("by-hand", "FSDP507 at train.py:7: Use m.ndim")
+    again = replace(told, line=9)
+    found = causes.at_line(unknown, [told, line, again])
+    assert found is not None
+    assert found.title == "FSDP507 at train.py:7 and train.py:9: Use m.ndim"
     shown = replace(unknown, name="clipping")
     assert causes.at_line(shown, [replace(line, needs_user=True)]) is shown
 
@@ -175,3 +179,8 @@ def test_several_findings_are_noted_as_one_is() -> None:
         note = causes.note_of(findings)
         assert causes.BY_HAND in note
         assert "FSDP507 at train.py:7: Use m.ndim." in note
+    other = one._replace(line=9)
+    assert causes.note_of([one, other, one._replace(code="FSDP003")]) == (
+        "3 findings need you: FSDP507 at train.py:7 and train.py:9: Use m.ndim. "
+        "And 1 more, which `fsdp-migrate check` lists."
+    )

@@ -99,9 +99,11 @@ def test_a_failure_names_the_line_of_the_original(left: Left, tmp_path: Path) ->
     after = tmp_path / "after"
     copied = Left(left.root, origins={"train.py": (1, 2, 2, 2, 3)})
     program = Program("migrated", after, after / "train.py", tmp_path)
-    failure = ProgramFailed("migrated", "no", "", f'  File "{after}/train.py", line 4, in x')
+    trace = f'  File "{after}/train.py", line 4, in x'
+    failure = ProgramFailed("migrated", "rank 0 raised X (train.py:4)", "", trace)
     failures.explain(failure, program, copied)
-    assert failure.hints == ["train.py:4 of the migrated program is train.py:2 of the original"]
+    assert failure.reason == "rank 0 raised X (train.py:2, line 4 of the migrated copy)"
+    assert (failure.place, failure.written) == ("train.py:2", 4)
 
 
 def test_without_findings_a_failure_has_no_hint(left: Left, tmp_path: Path) -> None:

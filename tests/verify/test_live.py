@@ -1,4 +1,4 @@
-"""What is said while programs run: how far they are, and the first difference with what it begins with."""
+"""What is said while programs run: how far they are, and the first difference with the parameters that differ."""
 
 import json
 import os
@@ -54,16 +54,22 @@ def step(folder: Path, **migrated: Any) -> None:
     [
         (
             {"gradients": [1.0, 2.0, 1.0], "square": 4.0},
-            "gradient norm differs first at step 2: 2.4494897 against 2.6457513, begins with the gradient of block",
+            "gradient norm differs first at step 2: 2.4494897 against 2.6457513; the gradient of block differs",
         ),
         (
             {"gradients": [2.0, 2.0, 1.0], "square": 5.0},
-            "gradient norm differs first at step 2: 2.4494897 against 2.8284271, begins with the gradient of block "
-            "(and 1 more)",
+            "gradient norm differs first at step 2: 2.4494897 against 2.8284271; the gradients of 2 parameters "
+            "differ, the last in the order of the model is block",
         ),
         (
             {"losses": [2.5], "values": [1.0, 4.5, 9.5]},
-            "loss differs first at step 2 on rank 1: 2 against 2.5, begins with block (and 1 more)",
+            "loss differs first at step 2 on rank 1: 2 against 2.5; 2 parameters differ, the first in the order of the model "
+            "is block",
+        ),
+        # Where all differ, no name tells anything.
+        (
+            {"losses": [2.5], "values": [1.5, 4.5, 9.5]},
+            "loss differs first at step 2 on rank 1: 2 against 2.5",
         ),
         ({"losses": [2.5]}, "loss differs first at step 2 on rank 1: 2 against 2.5"),
         ({"rates": [0.2]}, "learning rate differs first at step 2 on rank 1: 0.1 against 0.2"),
@@ -84,7 +90,7 @@ def test_the_first_difference_is_said_at_once(
     assert str(live.first) == text
     step(tmp_path, losses=[9.0])
     live.look()
-    assert told.stages == [f"different: {text}"], "only the first one"
+    assert told.stages == [f"so far: {text}"], "only the first one"
 
 
 def test_a_step_counts_when_every_rank_has_finished_it(tmp_path: Path) -> None:
@@ -165,4 +171,4 @@ def test_quick_ends_both_programs_at_the_first_difference(programs: Path) -> Non
     assert "learning rate differs first at step 1 on rank 0" in verdict.line()
     assert verdict.original.steps < 20000
     assert told.stages[1].startswith("running the migrated program"), "beside the original"
-    assert [text for text in told.stages if text.startswith("different: learning rate")]
+    assert [text for text in told.stages if text.startswith("so far: learning rate")]

@@ -16,8 +16,9 @@ from fsdp_migrate.verify.verdict import Verdict
 from .written import run, verdict
 
 SCRIPT = Path("train.py")
-COPIED = Programs(SCRIPT, None, changed=["train.py"])
-OWN = Programs(Path("v1/train.py"), Path("v2/train.py"))
+COPIED = Programs(SCRIPT, None, changed=["train.py"], options="--nproc 2 -- --steps 6")
+OWN = Programs(Path("v1/train.py"), Path("v2/train.py"), options="--nproc 2")
+OWN_AGAIN = "Verify again: `fsdp-migrate verify v1/train.py --migrated v2/train.py --nproc 2`"
 UNCHANGED = "Your files are unchanged: the migrated program was a temporary copy."
 
 
@@ -43,11 +44,12 @@ def test_a_copy_that_trains_the_same_is_written_next() -> None:
     assert texts(COPIED, same()) == [
         f"{UNCHANGED} Next: write the migration into train.py: `fsdp-migrate train.py`"
     ]
-    torch = replace(COPIED, form="torch", left=2)
+    left = ["FSDP003 at train.py:4", "FSDP507 at train.py:7"]
+    torch = replace(COPIED, form="torch", left=left)
     assert texts(torch, same()) == [
         f"{UNCHANGED} Next:",
         "  1. Read the 2 findings that need you: `fsdp-migrate check train.py --form torch`. "
-        "It changes no training in this run.",
+        "In this run, training is the same.",
         "  2. Write the migration into train.py: `fsdp-migrate train.py --form torch`",
     ]
 
@@ -67,8 +69,21 @@ def test_what_was_not_tested_comes_first() -> None:
     idle = [replace(rank, limits=[["9"]], clipped=[False]) for rank in ran([2.0]).ranks]
     unclipped = verdict(Run(idle, 1.0), Run(idle, 1.0))
     first, step, *_ = texts(OWN, unclipped)
-    assert first == "Next:"
-    assert "this run did not test clipping" in step
+    assert (first, step) == (
+        "Next:",
+        "  1. Test clipping, which this run did not: for a trial, set a lower limit in both programs, and run "
+        "`fsdp-migrate verify v1/train.py --migrated v2/train.py --nproc 2`. Then set the limit back.",
+    )
+
+
+def test_a_finding_that_changes_only_what_is_printed_comes_last() -> None:
+    count = "FSDP507 at train.py:7"
+    odd = same(printed=[Printed(0, "n #", "'n 1' against 'n 2'", f"a count; {count} `p.numel`: x")])
+    assert texts(replace(COPIED, left=[count]), odd)[1:] == [
+        "  1. Write the migration into train.py: `fsdp-migrate train.py`",
+        "  2. Training is the same, and only what is printed changed. If you need the old number, change the code as "
+        "the cause says (FSDP507 at train.py:7 of the original). If not, leave it.",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -93,24 +108,43 @@ def test_what_ran_and_changed_is_written(
 
 def test_a_difference_names_the_file_to_change() -> None:
     assert texts(OWN, different()) == [
-        "Next: change the migrated program (v2/train.py) as the cause says. "
-        "Leave the original (v1/train.py) as it is, and verify again."
+        "Next:",
+        "  1. Change the migrated program (v2/train.py) as the cause says. Leave the original (v1/train.py) as it is.",
+        f"  2. {OWN_AGAIN}",
     ]
     assert texts(COPIED, different()) == [
         f"{UNCHANGED} Next:",
-        "  1. Write the migration into train.py: `fsdp-migrate train.py`",
-        "  2. Change train.py as the cause says. Lines above are numbered as in the original.",
-        "  3. Compare with ORIGINAL, a copy of the program from before step 1: "
-        "`fsdp-migrate verify ORIGINAL --migrated train.py`, with the options of this run",
+        "  1. Keep the original: `cp train.py original_train.py`",
+        "  2. Write the migration into train.py: `fsdp-migrate train.py`",
+        "  3. Change train.py as the cause says. Lines above are numbered as in the original.",
+        "  4. Compare with what you kept: "
+        "`fsdp-migrate verify original_train.py --migrated train.py --nproc 2 -- --steps 6`",
     ]
-    assert "If the difference grows" in texts(COPIED, different("rounding"))[2]
+    assert "If the difference grows" in texts(COPIED, different("rounding"))[3]
+
+
+def test_a_folder_is_kept_next_to_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "program"
+    root.mkdir()
+    monkeypatch.chdir(root)
+    both = replace(COPIED, changed=["train.py", "model.py"])
+    files = ("train.py", "model.py")
+    apart = replace(different(), migrated=ran([2.5], files=files))
+    steps = texts(both, apart)
+    assert steps[1] == "  1. Keep the original: `cp -r . ../program.original`"
+    assert "`fsdp-migrate verify ../program.original/train.py --migrated train.py" in steps[4]
+    (tmp_path / "program.original").mkdir()
+    steps = texts(replace(both, original=root, entry=SCRIPT), apart)
+    assert steps[1] == f"  1. Keep the original: `cp -r {root} {root}.original2`"
+    assert f"`fsdp-migrate verify {root}.original2 --migrated {root} --entry train.py " in steps[4]
 
 
 def test_an_original_that_is_not_the_same_twice_is_changed_itself() -> None:
     undecided = different(control=verdict(run([2.0]), run([2.1])))
     assert texts(OWN, undecided) == [
-        "Whether the migration is right is not known. Next: change the original (v1/train.py) "
-        "until two runs of it are equal. Then verify again."
+        "Whether the migration is right is not known. Next:",
+        "  1. Change the original (v1/train.py) as the cause says, until two runs of it are equal.",
+        f"  2. {OWN_AGAIN}",
     ]
 
 
@@ -121,38 +155,70 @@ def failure(which: str, reason: str = "rank 0 raised ValueError", place: str = "
 
 
 def test_a_failure_names_the_file_to_repair(tmp_path: Path) -> None:
-    (line,) = OWN.after_failure(failure("original", place="train.py:7")).texts()
-    assert line == (
-        "Nothing was compared: the program fails before any migration. Next: repair the original at v1/train.py:7, "
-        "or what it needs: arguments, files, packages. Then verify again."
-    )
-    (line,) = OWN.after_failure(failure("migrated", place="train.py:9")).texts()
-    assert line == (
-        "Nothing was compared. Next: repair the migrated program at v2/train.py:9. "
-        "Leave the original (v1/train.py) as it is, and verify again."
-    )
+    assert [*OWN.after_failure(failure("original", place="train.py:7")).texts()] == [
+        "Nothing was compared: the program fails before any migration. Next:",
+        "  1. Repair the original at v1/train.py:7, or what it needs: arguments, files, packages.",
+        f"  2. {OWN_AGAIN}",
+    ]
+    assert [*OWN.after_failure(failure("migrated", place="train.py:9")).texts()] == [
+        "Nothing was compared. Next:",
+        "  1. Repair the migrated program at v2/train.py:9. Leave the original (v1/train.py) as it is.",
+        f"  2. {OWN_AGAIN}",
+    ]
     found = failure("migrated", place="train.py:9")
     found.found = ["FSDP003 at train.py:4"]
     told = [*COPIED.after_failure(found).texts()]
     assert told[0] == f"Nothing was compared. {UNCHANGED} Next:"
-    assert told[2] == "  2. Repair what failed at train.py:9, as the finding says."
+    assert told[3] == "  3. Repair what failed at train.py:9, as the finding says."
     other = failure("migrated", place="train.py:9")
     other.others = ["FSDP003 at train.py:4"]
     told = [*COPIED.after_failure(other).texts()]
-    assert told[2] == "  2. Repair what failed at train.py:9; a finding may say how."
+    assert told[3] == "  3. Repair what failed at train.py:9; a finding may say how."
     assert str(other).endswith("A finding may explain it: FSDP003 at train.py:4")
-    repository = Programs(tmp_path, None, entry=Path("run.py"))
-    missing = failure("original", "rank 0 raised FileNotFoundError: data")
-    (line,) = repository.after_failure(missing).texts()
-    assert "`--link PATH` links it" in line
-    (line,) = COPIED.after_failure(missing).texts()
-    assert "`--entry train.py`" in line
+    copied = failure("migrated", place="train.py:9")
+    copied.written = 12
+    copied.default_form = True
+    copied.hints = ["cause: only some ranks make this call."]
+    torch = replace(COPIED, form="torch")
+    told = [*torch.after_failure(copied).texts()]
+    assert told[3:] == [
+        "  3. Repair what failed at train.py:9 (line 12 once it is migrated), as the cause says.",
+        "  4. Compare with what you kept: "
+        "`fsdp-migrate verify original_train.py --migrated train.py --nproc 2 -- --steps 6`",
+        "  5. Instead of these steps, you can migrate without `--form torch`: "
+        "`fsdp-migrate verify train.py --nproc 2 -- --steps 6`",
+    ]
+
+
+def test_a_missing_file_may_be_outside_of_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "program"
+    folder.mkdir()
+    repository = Programs(tmp_path, None, entry=Path("run.py"), options="--nproc 2")
+    missing = failure("original", "rank 0 raised ModuleNotFoundError: data")
+    told = [*repository.after_failure(missing).texts()]
+    assert told[2].endswith(
+        f"`fsdp-migrate verify {tmp_path} --entry run.py --link PATH --nproc 2`"
+    )
+    monkeypatch.chdir(folder)
+    lost = "rank 0 raised FileNotFoundError: [Errno 2] No such file or directory: 'a b.pt' (train.py:7)"
+    missing = failure("original", lost, "train.py:7")
+    state, repair, outer, again = COPIED.after_failure(missing).texts()
+    assert repair == "  1. Put 'a b.pt' in its place, or correct the path at train.py:7."
+    assert f"It ran in a temporary copy of {folder}, without files from outside" in state
+    assert "`fsdp-migrate verify .. --entry program/train.py --nproc 2 -- --steps 6`" in outer
+    assert again.endswith("`fsdp-migrate verify train.py --nproc 2 -- --steps 6`")
+    monkeypatch.chdir(tmp_path)
+    below = replace(COPIED, original=Path("program/train.py"))
+    outer = [*below.after_failure(missing).texts()][2]
+    assert "`fsdp-migrate verify . --entry program/train.py " in outer
 
 
 def test_the_reports_say_it_as_well() -> None:
     result = replace(different(), next=OWN.after(different()))
     assert result.to_json()["next"] == [*result.next.steps]
-    assert "Next: change the migrated program" in markdown(result, "train.py")
+    assert "1. Change the migrated program" in markdown(result, "train.py")
     failed = failure("migrated")
     failed.next = OWN.after_failure(failed)
-    assert "Next: repair the migrated program" in markdown_of_failure(failed, "train.py")
+    assert "1. Repair the migrated program" in markdown_of_failure(failed, "train.py")

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from fsdp_migrate.verify import causes
 from fsdp_migrate.verify.causes import Cause
+from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.quirks import Line as Quirks
 from fsdp_migrate.verify.where.lines import Line, Pair
 from fsdp_migrate.verify.where.text import in_words, surprise
@@ -93,6 +95,10 @@ def test_what_a_differing_run_needed_is_no_advice() -> None:
     )
     same = replace(verdict(run([2.0]), run([2.0])), quirks=[idle])
     assert "nothing of it was needed" in "\n".join(same.seen(verbose=False))
+    for line in (busy, replace(idle, findings=("FSDP530 at train.py:2",))):
+        kept = replace(same, quirks=[line])
+        assert [*kept.seen(verbose=False)] == []
+        assert [*kept.seen(verbose=True)] == [line.text()]
 
 
 def test_a_note_that_is_the_cause_is_told_once() -> None:
@@ -102,5 +108,25 @@ def test_a_note_that_is_the_cause_is_told_once() -> None:
         verdict(run([2.0]), run([2.5])), cause=cause, notes=[f"1 finding needs you: {title}."]
     )
     assert not [text for text in different.notable(verbose=True) if text.startswith("note:")]
-    several = replace(different, notes=[f"2 findings need you, the first: {title}."])
-    assert [text for text in several.notable(verbose=False) if text.startswith("note:")]
+    head = "2 findings need you: FSDP529 at train.py:7 and train.py:9"
+    several = replace(different, notes=[f"{head}: Looks up a class."])
+    notes = [text for text in several.notable(verbose=False) if text.startswith("note:")]
+    assert notes == [f"note: {head}."]
+    others = replace(different, notes=[f"{head}: Looks up a class. And 2 more, which x lists."])
+    assert f"note: {head}. And 2 more, which x lists." in [*others.notable(verbose=False)]
+    whole = replace(cause, title=f"{head}: Looks up a class")
+    once = replace(several, cause=whole)
+    assert not [text for text in once.notable(verbose=False) if text.startswith("note:")]
+    unknown = replace(several, cause=Cause("unknown", "not known", ""))
+    assert f"note: {head}: Looks up a class." in [*unknown.notable(verbose=False)]
+
+
+def test_a_printed_number_that_follows_from_the_cause_is_left_out() -> None:
+    lost = Printed(0, "loss", "'loss 1' against 'loss 2'", causes.TRAINED_DIFFERENTLY)
+    count = replace(lost, words="size", cause="a count")
+    cause = Cause("averaging", "a title", "Do this.")
+    different = replace(verdict(run([2.0]), run([2.5])), cause=cause, printed=[lost, count])
+    assert [*different.seen(verbose=False)] == [str(count)]
+    assert [*different.seen(verbose=True)] == [str(lost), str(count)]
+    unknown = replace(different, cause=replace(cause, name="unknown"))
+    assert len([*unknown.seen(verbose=False)]) == 2

@@ -87,6 +87,11 @@ class Line:
     message: str = ""
 
     @property
+    def is_of_gradients(self) -> bool:
+        """Whether only gradients differ there, as the optimizer gets them."""
+        return all(pair.name.endswith("<gradients>") for pair in self.pairs)
+
+    @property
     def place(self) -> str:
         """`file:line`."""
         return f"{self.file}:{self.line}"
