@@ -4,7 +4,7 @@ import ast
 from collections.abc import Collection, Iterator, Sequence
 
 from fsdp_migrate.codemods.assumptions.elsewhere import named, places
-from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS
+from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS, OUTERMOST
 from fsdp_migrate.codemods.assumptions.words import WORDS
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction
 from fsdp_migrate.codemods.constructor.silent import Hit
@@ -16,13 +16,13 @@ SILENT = Rule("FSDP005", "silent-dependence")
 
 
 def of(
-    construction: Construction, written: Collection[str], hits: Sequence[Hit], *, is_freed: bool
+    construction: Construction, written: Collection[str], hits: Sequence[Hit], *, gathered: str
 ) -> Iterator[Found]:
     """The assumptions of one constructor, the silent ones first, and the places that rely on the wrapper.
 
     Args:
         written: the arguments that are in torch's words.
-        is_freed: whether all units free their parameters after a forward without gradients.
+        gathered: which units keep whole parameters after a forward without gradients; "" if none does.
     """
     context = construction.context
     call = construction.call
@@ -34,7 +34,7 @@ def of(
         norms=is_whole,
         lacks_attributes=lacks_attributes,
         two_types=any(map(has_two_types, policies_of(construction))),
-        is_freed=is_freed,
+        gathered=gathered,
     )
     for hit in hits:
         if hit.file is context.file:
@@ -53,7 +53,7 @@ def of_model(
     norms: bool,
     lacks_attributes: bool,
     two_types: bool,
-    is_freed: bool,
+    gathered: str,
 ) -> Iterator[Found]:
     """What is assumed of every model that is sharded at a node.
 
@@ -61,7 +61,7 @@ def of_model(
         norms: whether a BatchNorm may be in low precision.
         lacks_attributes: whether FSDP1's parameters had lost their attributes, too.
         two_types: whether gradients may be reduced in another type than they are computed in.
-        is_freed: whether all units free their parameters after a forward without gradients.
+        gathered: which units keep whole parameters after a forward without gradients; "" if none does.
     """
     for assumption in ASSUMPTIONS:
         name = assumption.name
@@ -75,14 +75,17 @@ def of_model(
             case "summed_dtype":
                 matters = two_types
             case "sharded_after_forward":
-                matters = not is_freed
+                matters = bool(gathered)
             case _:
                 matters = True
         if not matters:
             continue
         found = places(context, name)
         if found or name not in WORDS:
-            message = f"{assumption.message}{named(found)}"
+            message = assumption.message
+            if name == "sharded_after_forward":
+                message = message.replace(OUTERMOST, gathered)
+            message = f"{message}{named(found)}"
             yield Found(ASSUMPTION, node, Action.REWRITE, message, "fully_shard")
 
 

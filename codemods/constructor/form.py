@@ -106,7 +106,7 @@ def find(context: Context) -> Iterator[Found]:
             if context.form == "torch":
                 written = decision.form.said
                 yield from assumptions.of(
-                    construction, written, decision.hits, is_freed=root.is_freed(why)
+                    construction, written, decision.hits, gathered=root.stays_gathered(why)
                 )
     unread: list[Found] = []
     if done:

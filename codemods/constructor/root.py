@@ -7,6 +7,7 @@ all-gather more in each step. Under `like_fsdp1` the runtime does it.
 
 import ast
 
+from fsdp_migrate.codemods.assumptions.table import OUTERMOST
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.order import Place, first_read
@@ -31,6 +32,8 @@ STAY_BELOW = (
     "train them: call `reshard()` on each `FSDPModule` before you create one."
 )
 
+_BELOW = "Units with `reshard_after_forward=False` keep"
+
 
 def keep_sharded(construction: Construction, code: Code) -> str:
     """Tells the root to free its parameters after forward where a program may read them then; says why, or "" if not."""
@@ -43,9 +46,17 @@ def keep_sharded(construction: Construction, code: Code) -> str:
     return why
 
 
-def is_freed(why: str) -> bool:
-    """Whether all units free their parameters after forward where the root is told to."""
-    return bool(why) and STAY_BELOW not in why
+def stays_gathered(why: str) -> str:
+    """Which units keep whole parameters after a forward without gradients, as a sentence begins; "" if none does.
+
+    Args:
+        why: why the root is told to free its own; "" where it is not.
+    """
+    if not why:
+        return OUTERMOST
+    if STAY_BELOW in why:
+        return _BELOW
+    return ""
 
 
 def may_be_read(context: Context, at: ast.expr | ast.stmt) -> str:

@@ -63,7 +63,7 @@ def _of_block(context: Context, statement: ast.With) -> Iterator[Found]:
         norms=_has_units_in_low_precision(statement),
         lacks_attributes=is_false(keyword(call, "parameter_attributes")),
         two_types=any(map(assumptions.has_two_types, _policies(context, statement))),
-        is_freed=root.is_freed(why),
+        gathered=root.stays_gathered(why),
     )
 
 

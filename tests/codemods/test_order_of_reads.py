@@ -195,3 +195,44 @@ def test_the_functions_of_a_library_run_in_any_order(base: str, end: str, tmp_pa
         text = f"from library import Callback\n{text}"
     after = analysed(tmp_path, text, "torch").after["train.py"]
     assert ("reshard_after_forward=True" in after) is (not end or bool(base))
+
+
+UNITS = """\
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+from model import Block, Net, evaluate
+
+model = FSDP(
+    Net(),
+    auto_wrap_policy=ModuleWrapPolicy({{Block}}),
+    sharding_strategy=ShardingStrategy.{strategy},
+)
+with torch.no_grad():
+    print(evaluate(model))
+{last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "last", "units"),
+    [
+        ("FULL_SHARD", "", "outermost unit keeps"),
+        ("FULL_SHARD", "optimizer = torch.optim.SGD(model.parameters())", ""),
+        (
+            "SHARD_GRAD_OP",
+            "optimizer = torch.optim.SGD(model.parameters())",
+            "Units with `reshard_after_forward=False` keep",
+        ),
+    ],
+)
+def test_the_assumption_names_the_units_that_stay_gathered(
+    strategy: str, last: str, units: str, tmp_path: Path
+) -> None:
+    text = UNITS.format(strategy=strategy, last=last)
+    program = analysed(tmp_path, text, "torch")
+    messages = [each.message for each in program.findings if each.code == "FSDP003"]
+    found = [each for each in messages if "gathered copies" in each]
+    assert len(found) == bool(units)
+    assert all(units in each for each in found)
