@@ -41,7 +41,9 @@ def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
 
 
 def _has_shards(context: Context, model: ast.expr) -> bool:
-    """Whether a model is sharded, or a part of it."""
+    """Whether a model is sharded, or a part of it; also where it was compiled, `model._orig_mod`."""
+    if isinstance(model, ast.Attribute) and model.attr == "_orig_mod":
+        return _has_shards(context, model.value)
     return context.can_be_model(model) or has_sharded_part(context.program, model, context.file)
 
 

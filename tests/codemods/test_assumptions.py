@@ -51,6 +51,7 @@ BREAKS = {
     "model.save_pretrained('x')": "With transformers before 4.57, this saves the name of the sharded class",
     "print(model.rank)": "This raises `AttributeError`: an FSDP2 model has no `rank`",
     "print(hasattr(model, 'no_sync'))": "This finds nothing: an FSDP2 model has no `no_sync`",
+    "model._orig_mod.load_state_dict({})": "This accepts only shards, and raises for whole tensors",
     "model.load_state_dict({})": "This accepts only shards, and raises for whole tensors",
     "best = model.state_dict()": "This returns only this rank's shards, in the memory of the parameters",
     "model.head.weight.data = x": "This assignment has no effect",
