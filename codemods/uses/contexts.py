@@ -158,8 +158,8 @@ def is_part(expression: ast.expr, model: ast.expr) -> bool:
 
 
 def without_wrapper(expression: ast.expr) -> ast.expr:
-    """The model of `model.module`."""
-    while isinstance(expression, ast.Attribute) and expression.attr in INNER:
+    """The model of `model.module`, and of `model._orig_mod`: torch's functions look into a compiled model themselves."""
+    while isinstance(expression, ast.Attribute) and expression.attr in (*INNER, "_orig_mod"):
         expression = expression.value
     return expression
 

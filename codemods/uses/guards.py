@@ -5,10 +5,11 @@ import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
-from fsdp_migrate.facts.file import last_name
+from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.source import is_test
 
 # Flags that say that models are sharded, and nothing more: not `fsdp_cpu_offload`.
 _FLAG = re.compile(r"(?:is_|use_|using_|with_|enable_)?fsdp(?:_enabled)?", re.IGNORECASE)
@@ -18,6 +19,34 @@ def shards_itself(program: Program) -> bool:
     """Whether a program calls FSDP1's constructor itself."""
     models = models_of(program)
     return any(models.constructors(file) for file in program.files)
+
+
+def always_shards(program: Program) -> bool:
+    """Whether each program shards its models whatever its options are, and there is no other way to train: no DDP."""
+    return program.once(_always_shards)
+
+
+def _always_shards(program: Program) -> bool:
+    models = models_of(program)
+    calls = [(file, call) for file in program.files for call in models.constructors(file)]
+    calls += [each for name in models.wrapping for each in program.calls(name)]
+    calls = [(file, call) for file, call in calls if not is_test(str(file.path))]
+    is_alone = not program.has(r"DistributedDataParallel|\bDDP\b")
+    return bool(calls) and is_alone and not any(_is_optional(file, call) for file, call in calls)
+
+
+def _is_optional(file: File, call: ast.Call) -> bool:
+    """Whether a test decides that a call runs, other than that for the main module."""
+    child: ast.AST = call
+    for around in file.ancestors(call):
+        match around:
+            case ast.If(test) if child is not test:
+                if "__name__" not in ast.unparse(test):
+                    return True
+            case ast.IfExp() | ast.Try() | ast.BoolOp() | ast.Match():
+                return True
+        child = around
+    return False
 
 
 def stays_fsdp1(program: Program) -> bool:

@@ -1,19 +1,21 @@
 """State dicts of models that no type is set for: FSDP1's were whole."""
 
 import ast
+import re
 from collections.abc import Iterator
 
 from fsdp_migrate.codemods.constructor.mixed import are_mixed
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, setting
-from fsdp_migrate.codemods.uses.guards import is_sharded
+from fsdp_migrate.codemods.uses.guards import always_shards, is_sharded
 from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, is_typed
 from fsdp_migrate.codemods.uses.use import Use, imports, local_names, written
-from fsdp_migrate.facts.file import File, words_in
+from fsdp_migrate.facts.file import File, last_name, words_in
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
 from fsdp_migrate.facts.parts import has_sharded_part
 from fsdp_migrate.facts.program import Program
+from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
 
@@ -21,6 +23,7 @@ _FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
 _WHOLE = "options=StateDictOptions(full_state_dict=True)"
 _SAVED = "Replaced by `get_model_state_dict`: every rank gets whole tensors, as under FSDP1."
 _OFFLOADED = " With CPU offloading it raises if the model has buffers: those are on the device."
+_READS = re.compile(r"(?:\w+_)?load(?:_file|_checkpoint)?")
 # By these a module writes other names or values than those of its parameters and buffers.
 OWN_NAMES = (
     rb"_state_dict_hook|_state_dict_post_hook|def (?:_save_to_)?state_dict\b|def get_extra_state\b"
@@ -118,16 +121,45 @@ def uses_without_type(context: Context, rule: Rule) -> Iterator[Found]:
 
 
 def _load(context: Context, attribute: ast.Attribute) -> Use | None:
-    """`model.load_state_dict(state)` by torch's function, where a test says that FSDP shards the model."""
+    """`model.load_state_dict(state)` by torch's function, where FSDP certainly shards the model and the state is whole."""
     call = context.call_of(attribute)
-    if attribute.attr != "load_state_dict" or call is None:
+    if attribute.attr != "load_state_dict" or call is None or context.form != "torch":
         return None
-    if context.form != "torch" or not is_sharded(context, attribute, attribute.value):
+    sharded = is_sharded(context, attribute, attribute.value)
+    if sharded is None:
+        sharded = always_shards(context.program) and _is_from_file(context, call)
+    if not sharded:
         return None
     try:
         return setting(context, call, Setting())
     except Untranslatable:
         return None
+
+
+def _is_from_file(context: Context, call: ast.Call) -> bool:
+    """Whether the state that a call loads was read from a file, by a name or at once: `torch.load(path)["model"]`."""
+    state = keyword(call, "state_dict", 0)
+    if state is None:
+        return False
+    held = _holding(state)
+    if not isinstance(held, ast.Name):
+        return _reads_file(held)
+    bindings = context.file.bindings(held)
+    return bool(bindings) and all(
+        isinstance(each, Assigned) and _reads_file(_holding(each.value)) for each in bindings
+    )
+
+
+def _holding(state: ast.expr) -> ast.expr:
+    """What holds a state: `saved` of `saved["model"]` and `saved.get("model")`."""
+    match state:
+        case ast.Subscript(value=held) | ast.Call(func=ast.Attribute(value=held, attr="get")):
+            return _holding(held)
+    return state
+
+
+def _reads_file(made: ast.expr) -> bool:
+    return isinstance(made, ast.Call) and _READS.fullmatch(last_name(made.func)) is not None
 
 
 def _loaded(context: Context, rule: Rule, use: Use) -> Found:
