@@ -21,10 +21,10 @@ _READ = re.compile(r"\.([A-Za-z_]\w*)\b(?!\s*=[^=])")
 
 @dataclass(frozen=True)
 class _Setting:
-    """A setting or parameter, where it was read, and the place that defines it, in words."""
+    """A setting, where it was read, and the place that defines it, in words; or a parameter, where it is."""
 
     name: str
-    node: ast.expr
+    node: ast.expr | ast.arg
     home: str
 
 
@@ -57,7 +57,7 @@ def _settings(context: Context, after: str) -> Iterator[_Setting]:
         if not is_here or re.search(rf"\b{name.replace('_', '[-_]')}\b", after):  # not renamed
             yield _Setting(context.source(reads[0]), reads[0], f" ({home})")
     for each in unread_parameters(context, after):
-        yield _Setting(each.node.arg, each.read, f", a parameter of `{each.function.name}`")
+        yield _Setting(each.node.arg, each.node, f", a parameter of `{each.function.name}`")
 
 
 def _is_setting(context: Context, attribute: ast.Attribute) -> bool:
@@ -89,15 +89,10 @@ def _home(program: Program, name: str, path: str) -> str | None:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function.
-
-    Attributes:
-        read: the first place that read it.
-    """
+    """A parameter of a function."""
 
     function: ast.FunctionDef
     node: ast.arg
-    read: ast.Name
 
 
 def unread_parameters(context: Context, after: str) -> Iterator[Parameter]:
@@ -123,7 +118,7 @@ def unread_parameters(context: Context, after: str) -> Iterator[Parameter]:
                 if isinstance(node, ast.Name) and node.id == argument.arg
             ]
             if reads and argument.arg in taken - {*names, "self", "cls"}:
-                yield Parameter(function, argument, reads[0])
+                yield Parameter(function, argument)
 
 
 def _functions(tree: ast.Module) -> dict[str, ast.FunctionDef]:

@@ -160,6 +160,8 @@ def test_settings_that_nothing_reads_any_more_are_listed_once(form: str, tmp_pat
     program = analysed(tmp_path, FLAGS, form)
     (found,) = [each for each in program.findings if each.code == "FSDP022"]
     assert ALL in found.message
+    assert found.construct == "lora"
+    assert found.line == program.before["train.py"].split("def shard")[0].count("\n") + 1
     assert "prefetch`, a parameter" not in found.message
 
 
