@@ -13,7 +13,7 @@ SETTING = (
     r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = "
 )
 # Which units keep whole parameters after a forward without gradients, where the root is not told to free its own.
-OUTERMOST = "The model's outermost unit keeps"
+OUTERMOST = "The model's outermost unit keeps gathered copies of its"
 
 
 class Assumption(NamedTuple):
@@ -137,7 +137,7 @@ ASSUMPTIONS = (
         Severity.SILENT,
         "no code reads or changes parameters, or creates an optimizer, between an evaluation (a forward under `no_grad`) and "
         "the next training step",
-        f"{OUTERMOST} gathered copies of its parameters until then, and changes to these are lost",
+        f"{OUTERMOST} parameters until then, and changes to these are lost",
         "sharded_after_forward",
     ),
     Assumption(

@@ -32,7 +32,7 @@ STAY_BELOW = (
     "train them: call `reshard()` on each `FSDPModule` before you create one."
 )
 
-_BELOW = "Units with `reshard_after_forward=False` keep"
+_BELOW = "Units with `reshard_after_forward=False` keep gathered copies of their"
 
 
 def keep_sharded(construction: Construction, code: Code) -> str:

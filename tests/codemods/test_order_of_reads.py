@@ -223,7 +223,7 @@ with torch.no_grad():
         (
             "SHARD_GRAD_OP",
             "optimizer = torch.optim.SGD(model.parameters())",
-            "Units with `reshard_after_forward=False` keep",
+            "Units with `reshard_after_forward=False` keep gathered copies of their parameters",
         ),
     ],
 )
