@@ -126,6 +126,27 @@ def test_a_share_of_a_sum_that_is_the_same_is_no_difference(
     assert [line.source for line in found(old, new, tmp_path)] == expected
 
 
+CHOICE = """\
+import functools, operator
+
+double = functools.partial(operator.mul, 2)
+limit = 3
+if limit:
+    if limit < 5:
+        norm = double(limit)
+    else:
+        norm = limit * 2
+rate = 0.1
+"""
+
+
+def test_a_block_that_became_shorter_is_no_other_way(tmp_path: Path) -> None:
+    """As `if isinstance(model, FSDP)` around two ways to clip, of which one is left."""
+    start = CHOICE.partition("    if limit < 5:")[0]
+    new = f"{start}    norm = limit * 2\nrate = 0.2\n"
+    assert [line.source for line in found(CHOICE, new, tmp_path)] == ["rate = 0.1"]
+
+
 TWO = """\
 import random
 

@@ -80,9 +80,17 @@ def over_parameters_in(statement: Statement, scope: Scope, both: list[Unit]) -> 
     )
 
 
-def is_other_code(scope: Scope, statement: Statement, following: list[Unit]) -> bool:
-    """Whether the next line is another one by the source alone: no value chose it."""
-    return not statement.decides and any(unit.key[0] in scope.file.changed for unit in following)
+def is_other_code(scope: Scope, last: Unit, a: list[Unit], b: list[Unit]) -> bool:
+    """Whether the next line after `last` is another one by the source alone: no value chose it."""
+    statement = scope.statement(last)
+    changed = scope.file.changed
+    if not statement.decides:
+        return any(unit.key[0] in changed for unit in a[:1] + b[:1])
+    if (a and b) or statement.blocks.isdisjoint(changed):
+        return False
+    # Only one program has lines of a block that was rewritten, which may be shorter now.
+    grades = scope.differing(names_read(scope, last), 0.0)
+    return all(how == Grade.SAME for how in grades.values())
 
 
 def over_flat_parameters(statement: Statement, state: dict[str, str]) -> bool:

@@ -350,7 +350,7 @@ class Search:
             or scope.frame.name == "<genexpr>"  # what comes of it counts
             or self._over_parameters(statement, before)
             or (not (a and b) and scope.rounds[1] and [*a, *b][0].key[0] == scope.rounds[0])
-            or is_other_code(scope, statement, a[:1] + b[:1])
+            or is_other_code(scope, last, a, b)
         ):
             # FSDP1 has other parameters and more modules: only what came of it counts.
             if scope.rounds[1]:

@@ -28,6 +28,7 @@ class Statement:
         decides: whether it chooses, by a value, which line is the next.
         body: the first and the last line of a loop that is a statement.
         acts: whether it changes what is not a variable: it calls something for its effect, or stores in an object.
+        blocks: the first lines of the blocks of an `if`.
         adds_to: the variable that it adds to, as in `total += x`; empty for anything else.
         collects: whether it calls a collective, after which the ranks have the same.
     """
@@ -38,6 +39,7 @@ class Statement:
     decides: bool = False
     body: tuple[int, int] | None = None
     acts: bool = False
+    blocks: frozenset[int] = frozenset()
     adds_to: str = ""
     collects: bool = False
 
@@ -115,6 +117,9 @@ def _statement(node: ast.stmt) -> Statement:
     for part in parts:
         if id(part) not in bases:
             reads.update(_read(part))
+    blocks = frozenset[int]()
+    if isinstance(node, ast.If):
+        blocks = frozenset(block[0].lineno for block in (node.body, node.orelse) if block)
     adds_to = ""
     if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
         adds_to = node.target.id
@@ -126,6 +131,7 @@ def _statement(node: ast.stmt) -> Statement:
         isinstance(node, (ast.If, ast.While, ast.For, ast.AsyncFor, ast.Match)),
         span,
         stores or _calls_for_effect(node),
+        blocks,
         adds_to,
         any(_COLLECTS.search(name) for name in calls),
     )
