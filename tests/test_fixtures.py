@@ -25,13 +25,19 @@ def test_a_second_run_changes_nothing(case: str, tmp_path: Path) -> None:
     assert report.is_done, "FSDP1 of torch is used nowhere, and nothing is left for a person"
 
 
+# They speak of an argument without effect, which auto removes: here of `use_orig_params`.
+GONE = {("transformer", "auto"): Counter(["# so that weight decay could be set per parameter"])}
+
+
 @pytest.mark.parametrize("form", ["auto", "bridge"])
 @pytest.mark.parametrize("case", CASES)
 def test_no_comment_is_lost(case: str, form: str) -> None:
     _, result = migrated(case, form)
+    lost = Counter[str]()
     for name, path in python_files(FIXTURES / case / "original").items():
         before, after = comments(path.read_text("utf-8")), comments(result[name].decode())
-        assert not Counter(before) - Counter(after)
+        lost += Counter(before) - Counter(after)
+    assert lost == GONE.get((case, form), Counter())
 
 
 @pytest.mark.parametrize("case", CASES)
