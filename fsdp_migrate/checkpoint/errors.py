@@ -15,6 +15,10 @@ class Refused(Exception):
     """The checkpoint can be read, but nothing sound can be written from it."""
 
 
+class Incomplete(Refused):
+    """The files of some ranks are missing."""
+
+
 class LocalShards(Refused):
     """Some tensors are one rank's own, without a layout; other entries may be convertible."""
 

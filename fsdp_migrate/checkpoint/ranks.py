@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fsdp_migrate.checkpoint.errors import LocalShards, Refused, Unreadable
+from fsdp_migrate.checkpoint.errors import Incomplete, LocalShards, Refused, Unreadable
 from fsdp_migrate.checkpoint.optimizers import is_numbered, optimizers
 from fsdp_migrate.checkpoint.parts import Parts, covers, in_parts
 from fsdp_migrate.checkpoint.trees import leaves, like
@@ -107,7 +107,7 @@ def _whole(ranks: Sequence[Parts], place: str) -> Parts:
         reason = "the shards do not fill it"
         if missing:
             reason = f"the files of ranks {missing} are missing"
-        raise Refused(
+        raise Incomplete(
             f"{place} is not whole: {reason} ({len(have)} of {one.ranks} ranks are there)"
         )
     return in_parts(one.shape, one.dtype, found.values())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fsdp_migrate.checkpoint.errors import Refused, Unreadable
+from fsdp_migrate.checkpoint.errors import Incomplete, Refused, Unreadable
 from fsdp_migrate.verify import outputs
 from fsdp_migrate.verify.compare import FILES, Difference, close
 from fsdp_migrate.verify.outputs import Printed
@@ -146,9 +146,15 @@ def _compare_checkpoints(
 
     found = open_checkpoint(one)
     twin = open_checkpoint(other)
-    for checkpoint in (found, twin):
-        if checkpoint.refused:
-            raise checkpoint.refused
+    if found.refused:
+        raise found.refused
+    if isinstance(twin.refused, Incomplete):
+        part = f"whole in the original, one rank's part of a sharded tensor in the migrated program: {twin.refused}"
+        result.differences.append(_difference(step, name, part))
+        result.files.append(name)
+        return
+    if twin.refused:
+        raise twin.refused
     values, others = (_leaves(checkpoint.tree) for checkpoint in (found, twin))
     text = next(_odd(values, others, tolerance, trained), "")
     if text:

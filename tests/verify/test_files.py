@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,32 @@ def compared(folder: Path, *trees: dict[str, Any], trained: float = 0.0) -> file
                 torch.save(content, path)
         found.append(files.written(root, before))
     return files.compare(found[0], found[1], 2, 1e-6, trained)
+
+
+def test_a_migrated_checkpoint_of_one_ranks_part_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fsdp_migrate.checkpoint import sources
+    from fsdp_migrate.checkpoint.errors import Incomplete
+
+    opened = sources.open_checkpoint
+
+    def one_part(path: Path) -> sources.Checkpoint:
+        found = opened(path)
+        if path.parent.name == "1":
+            return replace(
+                found, refused=Incomplete("w is not whole: the files of ranks 1 are missing")
+            )
+        return found
+
+    monkeypatch.setattr(sources, "open_checkpoint", one_part)
+    found = compared(tmp_path, {"m.pt": ONES}, {"m.pt": ONES})
+    assert found.unread == []
+    (difference,) = found.differences
+    assert str(difference) == (
+        "checkpoint m.pt: whole in the original, one rank's part of a sharded tensor in the migrated program: "
+        "w is not whole: the files of ranks 1 are missing"
+    )
 
 
 ONES = {"model": {"w": torch.ones(3)}, "step": 7, "seconds": 1.5, "name": "best", "groups": []}
