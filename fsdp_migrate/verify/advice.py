@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from fsdp_migrate.verify.next_steps import NextSteps
 from fsdp_migrate.verify.verdict import Verdict
 
 _COPIED = "Your files are unchanged: the migrated program was a temporary copy."
-_LOST = re.compile(r"No such file or directory: ('.+?')")
+_LOST = re.compile(r"No such file or directory: '(.+?)'")
 _MISSING = re.compile(r"\b(?:FileNotFound|ModuleNotFound)Error\b")
 _SHOWN = 3
 """At most so many files are named."""
@@ -50,16 +51,7 @@ class Programs:
     def after_failure(self, failure: ProgramFailed) -> NextSteps:
         """What to do where one of the programs failed."""
         if failure.which == "original":
-            state = "Nothing was compared: the program fails before any migration."
-            at = _failed(self.original, failure.place)
-            repair = f"Repair the original{at}, or what it needs: arguments, files, packages."
-            if lost := _LOST.search(failure.reason):
-                repair = f"Put {lost[1]} in its place, or correct the path{at}."
-            if _MISSING.search(failure.reason):
-                return NextSteps(
-                    f"{state} {self._copied}", (repair, *self._with_files(), self._again)
-                )
-            return NextSteps(state, (repair, self._again))
+            return self._after_failed_original(failure)
         how = ""
         if failure.found:
             how = ", as the finding says"
@@ -81,6 +73,19 @@ class Programs:
                 f"Instead of these steps, you can migrate without `--form {self.form}`: `{default._command}`"
             )
         return NextSteps(f"Nothing was compared. {following.state}".rstrip(), (*steps,))
+
+    def _after_failed_original(self, failure: ProgramFailed) -> NextSteps:
+        state = "Nothing was compared: the program fails before any migration."
+        at = _failed(self.original, failure.place)
+        repair = f"Repair the original{at}, or what it needs: arguments, files, packages."
+        if lost := _LOST.search(failure.reason):
+            if outside := self._outside(Path.cwd() / lost[1]):
+                return NextSteps(f"{state} {self._copied}", (outside,))
+            repair = f"Put '{lost[1]}' in its place, or correct the path{at}."
+        elif _MISSING.search(failure.reason):
+            steps = (repair, *self._with_files(), self._again)
+            return NextSteps(f"{state} {self._copied}", steps)
+        return NextSteps(state, (repair, self._again))
 
     def _after(self, verdict: Verdict) -> NextSteps:
         if verdict.equal:
@@ -182,13 +187,33 @@ class Programs:
             return f"It ran in a temporary copy of {self.original}, without what git ignores there."
         return f"It ran in a temporary copy of {self.original.resolve().parent}, without files from outside of that folder."
 
+    def _outside(self, file: Path) -> str:
+        """How to bring along a file that the copy does not have; empty if the user has none, or it is not known how."""
+        if not file.exists() or self.migrated is not None:
+            return ""
+        file = file.resolve()
+        root = self.original.resolve()
+        if self.original.is_dir():
+            if not file.is_relative_to(root):
+                return ""
+            path = _quoted(file.relative_to(root))
+            return f"Link the file, which git ignores: `{self._linked(path)}`"
+        if file.is_relative_to(root.parent):
+            return ""
+        folder = os.path.commonpath([root.parent, file])
+        both = Path(os.path.relpath(folder))
+        outer = replace(self, original=both, entry=root.relative_to(folder))
+        return f"The file is outside of that folder. Verify the folder that has both: `{outer._command}`"
+
+    def _linked(self, path: str) -> str:
+        """The command of this run, with one more path to link."""
+        command = f"{self._command} ".replace(f" {self.options} ", f" --link {path} {self.options}")
+        return command.rstrip()
+
     def _with_files(self) -> Iterator[str]:
         """How to bring along what is not in the copy."""
         if self.original.is_dir():
-            linked = f"{self._command} ".replace(
-                f" {self.options} ", f" --link PATH {self.options}"
-            )
-            yield f"Or if the file is there and git ignores it: `{linked.rstrip()}`"
+            yield f"Or if the file is there and git ignores it: `{self._linked('PATH')}`"
         elif self.migrated is None:
             script = self.original.resolve()
             folder = Path("..")

@@ -18,7 +18,7 @@ from fsdp_migrate.verify import clipping, trained
 from fsdp_migrate.verify.compare import FILES, PRECISION, Difference, eps, largest, relative
 from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.where.lines import Line
+from fsdp_migrate.verify.where.lines import GOES_ON, MEET, Line
 
 _near = partial(math.isclose, rel_tol=1e-3)
 """Whether two numbers differ only by the order of a sum."""
@@ -90,6 +90,10 @@ def at_line(cause: Cause | None, lines: Sequence[Line]) -> Cause | None:
         return Cause("by-hand", title, "Do what it says, then compare again.")
     if cause.name in ("by-hand", "rounding"):
         return cause
+    way = next((pair for pair in first.pairs if pair.name == GOES_ON), None)
+    if way is not None and way.migrated == MEET:
+        title = f"after {first.place} the original runs {way.original}, and the migrated program does not"
+        return Cause("line", title, "Make the migrated program do so whenever the original does.")
     advice = "Its values in both programs are above. Make the migrated program compute the original's there."
     return Cause("line", f"{first.place} is the first line that does something else", advice)
 

@@ -11,7 +11,7 @@ from fsdp_migrate.verify import causes
 from fsdp_migrate.verify.compare import FILES, Difference, compare
 from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.records import Run
-from fsdp_migrate.verify.where.lines import Line
+from fsdp_migrate.verify.where.lines import GOES_ON, MEET, Line, Pair
 
 from .written import rank
 
@@ -150,6 +150,12 @@ def test_a_finding_on_the_first_line_that_differs_is_the_cause() -> None:
     assert at_line is not None
     assert at_line.name == "line"
     assert at_line.title.startswith("train.py:7 ")
+    skipped = replace(line, pairs=(Pair(GOES_ON, "line 8: schedule.step()", MEET),))
+    found = causes.at_line(unknown, [skipped])
+    assert found is not None
+    assert found.title == (
+        "after train.py:7 the original runs line 8: schedule.step(), and the migrated program does not"
+    )
     told = replace(line, needs_user=True, message="Use m.ndim.")
     found = causes.at_line(unknown, [told])
     assert found is not None

@@ -202,10 +202,7 @@ def test_a_missing_file_may_be_outside_of_the_copy(
         f"`fsdp-migrate verify {tmp_path} --entry run.py --link PATH --nproc 2`"
     )
     monkeypatch.chdir(folder)
-    lost = "rank 0 raised FileNotFoundError: [Errno 2] No such file or directory: 'a b.pt' (train.py:7)"
-    missing = failure("original", lost, "train.py:7")
-    state, repair, outer, again = COPIED.after_failure(missing).texts()
-    assert repair == "  1. Put 'a b.pt' in its place, or correct the path at train.py:7."
+    state, _, outer, again = COPIED.after_failure(missing).texts()
     assert f"It ran in a temporary copy of {folder}, without files from outside" in state
     assert "`fsdp-migrate verify .. --entry program/train.py --nproc 2 -- --steps 6`" in outer
     assert again.endswith("`fsdp-migrate verify train.py --nproc 2 -- --steps 6`")
@@ -213,6 +210,32 @@ def test_a_missing_file_may_be_outside_of_the_copy(
     below = replace(COPIED, original=Path("program/train.py"))
     outer = [*below.after_failure(missing).texts()][2]
     assert "`fsdp-migrate verify . --entry program/train.py " in outer
+
+
+def test_a_file_that_is_not_in_the_copy_has_the_command_that_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "program"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    lost = "rank 0 raised FileNotFoundError: [Errno 2] No such file or directory: '../a b.pt' (train.py:7)"
+    missing = failure("original", lost, "train.py:7")
+    _, repair, again = COPIED.after_failure(missing).texts()
+    assert repair == "  1. Put '../a b.pt' in its place, or correct the path at train.py:7."
+    assert again.endswith("`fsdp-migrate verify train.py --nproc 2 -- --steps 6`")
+    (tmp_path / "a b.pt").touch()
+    (text,) = COPIED.after_failure(missing).texts()
+    assert text.endswith(
+        f"It ran in a temporary copy of {folder}, without files from outside of that folder. Next: the file is outside "
+        "of that folder. Verify the folder that has both: "
+        "`fsdp-migrate verify .. --entry program/train.py --nproc 2 -- --steps 6`"
+    )
+    repository = Programs(tmp_path, None, entry=Path("program/train.py"), options="--nproc 2")
+    (text,) = repository.after_failure(missing).texts()
+    assert text.endswith(
+        f"link the file, which git ignores: `fsdp-migrate verify {tmp_path} --entry program/train.py "
+        "--link 'a b.pt' --nproc 2`"
+    )
 
 
 def test_the_reports_say_it_as_well() -> None:

@@ -8,6 +8,10 @@ from typing import Any
 
 MOST = 10
 """At most so many lines are reported."""
+GOES_ON = "the next line"
+"""The name of a pair that says where the programs go on."""
+MEET = "where both meet again"
+"""Of a program that skips what the other one does."""
 _WIDTH = 80
 """Characters of a value in a text."""
 _WRAPPED = re.compile(r"module FSDP\((.*)\)$")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fsdp_migrate.verify.where.lines import Pair
+from fsdp_migrate.verify.where.lines import MEET, Pair
 from fsdp_migrate.verify.where.rows import Unit
 from fsdp_migrate.verify.where.scope import Scope
 from fsdp_migrate.verify.where.weights import SUFFIXES
@@ -29,7 +29,7 @@ def pair_of(name: str, old: str, new: str) -> Pair:
 def first_of(scope: Scope, rest: list[Unit]) -> str:
     """The line that a program went on at."""
     if not rest:
-        return "where both meet again"
+        return MEET
     line, ends = rest[0].key
     if ends and not line:
         return "the end of the function"

@@ -17,7 +17,7 @@ from fsdp_migrate.verify.where.forms import (
     other_modules,
     same_but_for_copies,
 )
-from fsdp_migrate.verify.where.lines import Line, Pair, is_unwrapped
+from fsdp_migrate.verify.where.lines import GOES_ON, Line, Pair, is_unwrapped
 from fsdp_migrate.verify.where.mapping import File, Mapping
 from fsdp_migrate.verify.where.pairs import MOST_PAIRS, first_of, pair_of
 from fsdp_migrate.verify.where.rows import (
@@ -42,9 +42,6 @@ from fsdp_migrate.verify.where.scope import (
 from fsdp_migrate.verify.where.statements import Statement, Statements
 from fsdp_migrate.verify.where.traces import Frame, Trace, below
 from fsdp_migrate.verify.where.weights import SUFFIXES
-
-GOES_ON = "the next line"
-"""The name under which a line's way on is reported."""
 
 _TRAINED = (*SUFFIXES, ".requires_grad")
 _GROUP = ".param_groups["
