@@ -1,5 +1,6 @@
 """Why a program failed: which rank failed first, and what it said last."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -266,12 +267,22 @@ def _raised_at(scene: Scene, trace: str) -> str:
 def _late(scene: Scene) -> ProgramFailed:
     stacks = [found for found in scene.outcome.stacks if found[0]] or [*scene.outcome.stacks]
     reason = f"it did not end within {scene.outcome.seconds:.0f} seconds"
-    inner = {rank: "".join(_frames(stack)[:4]) for rank, stack in stacks if rank}
-    busy = [_name(rank) for rank, text in inner.items() if "/torch/distributed/" not in text]
-    if 0 < len(busy) < len(stacks):
-        reason += f"; all but {', '.join(busy)} wait in a collective"
+    waiting = [stack for rank, stack in stacks if rank and _waits(stack)]
+    busy = [_name(rank) for rank, stack in stacks if rank and not _waits(stack)]
     places = [f"{_name(rank)} is at\n{_where(stack)}" for rank, stack in stacks]
-    return scene.failed(reason, "\n".join(places) or scene.output)
+    details = "\n".join(places) or scene.output
+    if not waiting or not busy:
+        return scene.failed(reason, details)
+    failure = scene.failed(f"{reason}; all but {', '.join(busy)} wait in a collective", details)
+    failure.trace = "\n".join(reversed(_frames(waiting[0])))  # as a traceback has them
+    failure.hints.append(_TOGETHER)
+    return failure
+
+
+def _waits(stack: str) -> bool:
+    """Whether a rank is in a collective: what runs inside of the program's innermost line is torch.distributed."""
+    inner = itertools.takewhile(lambda frame: "/lib/python" in frame, _frames(stack))
+    return any("/torch/distributed/" in frame for frame in inner)
 
 
 def _where(stack: str) -> str:

@@ -12,6 +12,7 @@ from fsdp_migrate.verify.errors import ProgramFailed
 from fsdp_migrate.verify.folders import Program
 from fsdp_migrate.verify.left import Left
 from fsdp_migrate.verify.options import Options
+from fsdp_migrate.verify.processes import Outcome
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.verdict import Verdict
 
@@ -101,6 +102,23 @@ def test_a_call_that_one_rank_makes_is_told_with_its_branch(tmp_path: Path) -> N
         "cause: only some ranks make this call. All ranks must make it: move it out of "
         "`if dist.get_rank() == 0:` (train.py:3), and keep only the writing of the file inside."
     ]
+
+
+def test_a_rank_that_waits_is_told_with_the_branch_around_its_call(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SAVES)
+    program = Program("migrated", tmp_path, tmp_path / "train.py", tmp_path)
+    torch = [f'  File "/x/lib/python3/torch/_ops{n}.py", line 9 in call' for n in range(5)]
+    torch.append('  File "/x/lib/python3/site/torch/distributed/tensor/a.py", line 9 in wait')
+    own = [f'  File "{tmp_path}/train.py", line {line} in x' for line in (2, 4)]
+    stacks = (("0", "\n".join([*torch, *own])), ("1", own[1]))
+    outcome = Outcome(-1, 30.0, timed_out=True, stacks=stacks)
+    with pytest.raises(ProgramFailed) as caught:
+        failures.check(failures.Scene(program, outcome, tmp_path / "logs", 2, []))
+    failures.explain(caught.value, program, Left(tmp_path))
+    reason = "it did not end within 30 seconds; all but rank 1 wait in a collective"
+    assert caught.value.reason == reason
+    assert caught.value.place == "train.py:2"
+    assert "move it out of `if dist.get_rank() == 0:` (train.py:3)" in caught.value.hints[0]
 
 
 def test_the_options_of_a_run_as_they_are_typed() -> None:
