@@ -49,7 +49,7 @@ ASSUMPTIONS = (
         Severity.SILENT,
         "every forward pass uses every trained parameter",
         "FSDP1 gave unused parameters a gradient of zeros, so weight decay and momentum still changed them; FSDP2 leaves "
-        "them unchanged, and raises or hangs if only some ranks use one",
+        "them unchanged, and raises or hangs if a parameter is used on some ranks only",
         "zero_gradients",
     ),
     Assumption(
@@ -65,8 +65,8 @@ ASSUMPTIONS = (
         Severity.SILENT,
         "no forward returns a dataclass",
         (
-            "Before torch 2.12, FSDP2 does not reduce gradients that come through the tensors of one. Return a tuple or "
-            "a dictionary instead"
+            "Before torch 2.12, FSDP2 does not reduce gradients that come through tensors in a dataclass. Return a tuple "
+            "or a dictionary instead"
         ),
         "",
     ),
@@ -241,7 +241,7 @@ METHODS = {
 # Methods that both have, and that do something else.
 STATE_DICTS = {
     "state_dict": (
-        "This returns only this rank's shards, in the memory of the parameters; FSDP1 returned copies of whole tensors. "
+        "This returns only this rank's shards, which later steps change; FSDP1 returned copies of whole tensors. "
         "For whole tensors, use `get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))` of "
         f"`{_STATE_DICTS}`."
     ),

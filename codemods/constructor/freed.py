@@ -23,7 +23,7 @@ _RENAMED = (
     f"Renamed to `{_NEW}`: it is now a boolean, whether units free their parameters after forward."
 )
 _PARAMETER = (
-    f"Renamed to `{_NEW}`, which is a boolean. No file of the project passes it; a caller elsewhere that passes "
+    f"This parameter is renamed to `{_NEW}`, which is a boolean. No call in the project passes it; one elsewhere that passes "
     "`sharding_strategy` gets `TypeError`."
 )
 

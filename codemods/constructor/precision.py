@@ -91,7 +91,7 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     elif buffers:
         told += (
             f" A loop casts the buffers to `{buffers}`, as FSDP1 did. They are now saved in this dtype, too; FSDP1 saved them "
-            "in the model's."
+            "in the dtype that the model was made with."
         )
         code.cast = buffers
     if source == "MixedPrecisionPolicy()":

@@ -21,8 +21,8 @@ GATHERED = Rule("FSDP006", "root-stays-gathered")
 _MESSAGE = (
     "The root gets `reshard_after_forward=True`. Without it, a forward under `no_grad` would leave the root's whole "
     "parameters gathered until the next backward, and {} may use them in that time. It costs one more all-gather per "
-    "step: remove it if no code uses parameters then. Parameters that are changed in that time count at once; FSDP1 went "
-    "on with the old values."
+    "step: remove it if no code uses parameters then. If such code changes parameters, the next step computes with the new "
+    "values; FSDP1's still computed with the old ones."
 )
 # What the default is for, at the root.
 NOTE = "# A forward under no_grad would leave the root unsharded; costs one more all-gather a step"

@@ -176,7 +176,10 @@ def _leave_behind(construction: Construction, code: Code) -> None:
     said = []
     if not context.program.tree.having(SETTING.encode()).isdisjoint(paths):
         code.like_fsdp1.append(f"parameter_attributes={kept}")
-        said.append("Attributes set on parameters are kept only if FSDP1 kept them.")
+        lasting = "are lost, as they were under FSDP1"
+        if kept != "False":
+            lasting = "are kept where FSDP1 kept them, with `use_orig_params=True`"
+        said.append(f"Attributes that code sets on parameters (`p.no_decay = True`) {lasting}.")
     if construction.has_older_optimizer:
         code.like_fsdp1.append(f"older_optimizers={kept}")
         said.append(

@@ -157,7 +157,7 @@ def why_for_fsdp1(context: Context, node: ast.AST) -> str:
     test = _leaves_to_fsdp1(context, node)
     if test is None:
         return ""
-    return f"Unchanged: this runs only for FSDP1 models, because of the test in line {test.lineno}. Nothing has to be done."
+    return f"Unchanged: the test in line {test.lineno} keeps models of FSDP2 away from here. Nothing has to be done."
 
 
 def _leaves_to_fsdp1(context: Context, node: ast.AST) -> ast.expr | None:

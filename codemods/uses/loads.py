@@ -12,7 +12,7 @@ from fsdp_migrate.codemods.uses.options import is_typed
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
 
 _REMOVED = "Removed: `set_optimizer_state_dict` loads the states itself, so there is no result to load or to test."
-_MOVED = "Moved to the other branch: in this one `set_optimizer_state_dict` loads the states."
+_MOVED = "Moved into an `else`: in the branch above, `set_optimizer_state_dict` loads the states already."
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     if setting.full != "False" and is_side_by_side(context):
         return None
     parts = {"_model": model, "_optimizer": optimizer, "_state": state}
-    message = f"Replaced by `{SET}`, which also loads the states into the optimizer."
+    message = f"Replaced by `{SET}`, which also loads the states into the optimizer. A load of the former result is removed."
     has_none = setting.full != "False" and _has_no_states(context, optimizer)
     if has_none:
         message += _NO_STATES

@@ -57,7 +57,7 @@ def find(context: Context) -> Iterator[Found]:
         if call is None or reason or not context.in_place:
             message = "This name now comes from `fsdp_migrate.runtime`."
             if reason:
-                message = f"{message} It is not replaced by `torch.amp.GradScaler`, for this reason: {reason}."
+                message = f"{message} `torch.amp.GradScaler` cannot take its place: {reason}."
             yield Found(RULE, reference, Action.RUNTIME, message, _NAME)
         else:
             yield _plain(context, reference, _PLAIN, Action.REWRITE)

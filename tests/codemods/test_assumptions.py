@@ -53,7 +53,7 @@ BREAKS = {
     "print(hasattr(model, 'no_sync'))": "This finds nothing: an FSDP2 model has no `no_sync`",
     "model._orig_mod.load_state_dict({})": "This accepts only shards, and raises for whole tensors",
     "model.load_state_dict({})": "This accepts only shards, and raises for whole tensors",
-    "best = model.state_dict()": "This returns only this rank's shards, in the memory of the parameters",
+    "best = model.state_dict()": "This returns only this rank's shards, which later steps change",
     "model.head.weight.data = x": "This assignment has no effect",
     "print([m for m in model.modules() if type(m).__name__ == 'Block'])": "The class of a sharded module has another name",
 }

@@ -229,7 +229,15 @@ def _said_of_strategy(name: str, value: str, *, is_flag: bool) -> str:
     if strategy is None:
         is_unknown = bool(value) and name == "sharding_strategy"
         if is_unknown:
-            return f"This is a setting of FSDP1. Instead, {table.STRATEGY}."
+            said = f"`{_setting(is_flag, 'version', '2')}`"
+            freed = [
+                f"`{_setting(is_flag, 'reshard_after_forward', each)}`"
+                for each in ("true", "false")
+            ]
+            return (
+                f"This is a setting of FSDP1. Instead, set {said}, and {freed[0]} for FULL_SHARD or {freed[1]} for "
+                "SHARD_GRAD_OP."
+            )
         return ""
     if strategy == "NO_SHARD":
         return table.UNSHARDED
@@ -260,9 +268,7 @@ def _said_of_trainer(words: list[str], command: str, project: Project) -> str:
         return f"{said}{mesh}"
     # Each release reads the words; 5.24.0 refuses `--fsdp true`.
     settings = json.dumps({"version": 2, "reshard_after_forward": freed})
-    return (
-        f"This selects FSDP1. Keep it, and add `--fsdp_config '{settings}'` to select FSDP2.{mesh}"
-    )
+    return f"This argument alone selects FSDP1. Keep it, and add `--fsdp_config '{settings}'` to select FSDP2.{mesh}"
 
 
 def _of_mesh(strategy: str) -> str:

@@ -26,7 +26,7 @@ def said(text: str, name: str = "run.sh") -> list[str]:
     ("command", "expected"),
     [
         ("export FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP", ["set `FSDP_RESHARD_AFTER_FORWARD=false` and `FSDP_VERSION=2`"]),
-        ("export FSDP_SHARDING_STRATEGY=$1", ["true for FULL_SHARD or false for SHARD_GRAD_OP"]),
+        ("export FSDP_SHARDING_STRATEGY=$1", ["`FSDP_VERSION=2`, and `FSDP_RESHARD_AFTER_FORWARD=true` for FULL_SHARD"]),
         ("FSDP_FORWARD_PREFETCH=false python train.py", ["Remove it"]),
         ("ACCELERATE_USE_FSDP=true python train.py", ["Add `FSDP_VERSION=2`, and `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT` if"]),
         (
