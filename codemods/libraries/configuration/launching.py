@@ -230,12 +230,12 @@ def _said_of_strategy(name: str, value: str, *, is_flag: bool) -> str:
         is_unknown = bool(value) and name == "sharding_strategy"
         if is_unknown:
             said = f"`{_setting(is_flag, 'version', '2')}`"
-            freed = [
+            either = [
                 f"`{_setting(is_flag, 'reshard_after_forward', each)}`"
                 for each in ("true", "false")
             ]
             return (
-                f"This is a setting of FSDP1. Instead, set {said}, and {freed[0]} for FULL_SHARD or {freed[1]} for "
+                f"This is a setting of FSDP1. Instead, set {said}, and {either[0]} for FULL_SHARD or {either[1]} for "
                 "SHARD_GRAD_OP."
             )
         return ""
