@@ -285,15 +285,20 @@ def _asked(construction: Construction, value: ast.expr, code: Code) -> Units:
         if can_be_none:
             condition = f"{source} is not None and {condition}"
         return Units(condition)
-    counts = _sizes(context) and policies.can_count(context.program, flow)
-    counted = "0"
-    if counts:
-        counted = "numel"
-    asked = f"{source}(module={code.unit}, recurse=False, nonwrapped_numel={counted})"
-    condition = asked
+    given = ""
     if can_be_none:
-        condition = f"{source} is not None and {asked}"
-    return Units(condition, counts=counts)
+        given = f"{source} is not None and "
+    if not (_sizes(context) and policies.can_count(context.program, flow)):
+        return Units(f"{given}{source}(module={code.unit}, recurse=False, nonwrapped_numel=0)")
+    # One that goes by size closes modules such as attention, into which FSDP1 did not look.
+    closed = context.local("closed", call)
+    count = "sum(p.numel() for p in m.parameters())"
+    code.above.append(
+        f"{closed} = {{part for m in {code.model}.modules() "
+        f"if {given}not {source}(module=m, recurse=True, nonwrapped_numel={count}) for part in m.modules()}}"
+    )
+    asked = f"{source}(module={code.unit}, recurse=False, nonwrapped_numel=numel)"
+    return Units(f"{given}{code.unit} not in {closed} and {asked}", counts=True)
 
 
 def _is_custom(program: Program, end: Value) -> bool:

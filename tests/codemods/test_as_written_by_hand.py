@@ -179,9 +179,19 @@ def by_size(module, recurse, nonwrapped_numel):
     return nonwrapped_numel > 100
 
 
+closed = {
+    part
+    for m in model.modules()
+    if not by_size(
+        module=m, recurse=True, nonwrapped_numel=sum(p.numel() for p in m.parameters())
+    )
+    for part in m.modules()
+}
 for module in reversed(list(model.modules())[1:]):
     numel = sum(p.numel() for p in module.parameters() if not isinstance(p, DTensor))
-    if by_size(module=module, recurse=False, nonwrapped_numel=numel):
+    if module not in closed and by_size(
+        module=module, recurse=False, nonwrapped_numel=numel
+    ):
         fully_shard(module)
 fully_shard(model)
 === a policy that is asked keeps the module that makes it
