@@ -45,7 +45,7 @@ class Decision(NamedTuple):
 
 
 # Where the least release is FSDP2's own.
-_REASON = ". `fully_shard` is public since torch 2.6; since torch 2.8 it also obeys `reshard_after_forward` for the root"
+_REASON = ". `fully_shard` is public since torch 2.6, but before 2.8 it ignores `reshard_after_forward` of the root"
 
 
 def decide(
@@ -80,7 +80,8 @@ def decide(
     raised = releases.raised(asked.text, target)
     if allows and may_write and asked.is_literal and not hindrance and raised != asked.text:
         return Decision(
-            f"Raised to {raised}, because the migrated code needs torch {torch}{_REASON}.", raised
+            f"Raised to {raised}: migrated code is written for torch {torch} or newer{_REASON}.",
+            raised,
         )
     if allows:
         message = _OLDER
