@@ -65,7 +65,10 @@ def test_two_nodes_end_to_end(tmp_path: Path) -> None:
     ]
     texts = [node.communicate(timeout=300)[0] for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], texts
-    assert "same: 2 losses on 2 ranks" in texts[0].splitlines()[-1]
+    # The next step, on standard error, comes behind the verdict.
+    verdict, following = texts[0].splitlines()[-2:]
+    assert verdict.startswith("same: 2 losses on 2 ranks")
+    assert following.startswith("Next: ")
     assert "node 1: same: 2 losses on 2 ranks" in texts[1]
     data = json.loads((tmp_path / "verdict.json").read_text())
     assert (data["ranks"], len(data["original"]["losses"]), data["notes"]) == (2, 2, [])
