@@ -25,7 +25,7 @@ def test_the_codemod_of_the_guide_does_what_its_page_says(monkeypatch: pytest.Mo
     assert code is not None
     known = registry.codemods()
     codemod = types.ModuleType("fsdp_migrate.codemods.uses.root_check")
-    exec(compile(code[1], "root_check.py", "exec"), codemod.__dict__)
+    exec(compile(code[1], "<root_check.py>", "exec"), codemod.__dict__)
     added = registry._registered.pop()
     assert added.find is codemod.find
     monkeypatch.setattr(registry, "codemods", lambda: [added, *known])
