@@ -215,7 +215,8 @@ def told(shape: Settings, says: list[str]) -> str:
     elif "Raise that requirement" in said:
         return ""
     else:
-        without = re.findall(r"`(\w+)`", said.partition("FSDP2 has no")[2])
+        gone = re.search(r"Remove ([^.]*), which FSDP2 does not have", said)
+        without = re.findall(r"`(\w+)`", gone[1]) if gone else []
         for name in ("sharding_strategy", *without):
             home[key].pop(name, None)
         for name, value in re.findall(r"`(\w+): (\w+)`", said):
