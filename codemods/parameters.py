@@ -50,9 +50,12 @@ def without_parameters(
         edits += own
         name = parameter.function.name
         message = _PARAMETER.format(name)
-        found.append((Found(RULE, parameter.node, Action.REWRITE, message), own))
+        gone = _default(parameter)
+        found.append((Found(RULE, parameter.node, Action.REWRITE, message, removed=gone), own))
         message = _ARGUMENT.format(name, parameter.node.arg)
-        found += [(Found(RULE, each.node, Action.REWRITE, message), ()) for each in given]
+        for each in given:
+            removed = Found(RULE, each.node, Action.REWRITE, message, removed=(each.node,))
+            found.append((removed, ()))
     return found
 
 
@@ -136,6 +139,13 @@ def _parameters(context: Context, arguments: ast.arguments) -> list[tuple[int, i
             end = context.file.span(arguments.defaults[place - without_default])[1]
         found.append((start, end, each))
     return found
+
+
+def _default(parameter: Parameter) -> tuple[ast.expr, ...]:
+    """A parameter's default, if it has one."""
+    arguments = parameter.function.args
+    from_behind = zip(reversed(arguments.args), reversed(arguments.defaults), strict=False)
+    return tuple(default for argument, default in from_behind if argument is parameter.node)
 
 
 def _without(context: Context, items: Sequence[tuple[int, int, ast.AST]], item: ast.AST) -> Edit:

@@ -223,3 +223,23 @@ def test_a_parameter_that_others_may_give(case: dict[str, str], other: str, tmp_
     assert filled["call"] in program.after["train.py"]
     (found,) = [each for each in program.findings if each.code == "FSDP022"]
     assert found.action.value == "manual"
+
+
+def test_a_strategy_of_a_removed_parameter_is_no_use(tmp_path: Path) -> None:
+    """Neither as a default nor in a call: the import goes, and no finding says that it is unchanged."""
+    text = """\
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy
+
+        from model import Net
+
+
+        def shard(model, verbose, strategy=ShardingStrategy.FULL_SHARD):
+            print(verbose)
+            return FSDP(model, sharding_strategy=strategy)
+
+
+        shard(Net(), True, strategy=ShardingStrategy.SHARD_GRAD_OP)
+        """
+    program = analysed(tmp_path, text, "torch")
+    assert "ShardingStrategy" not in program.after["train.py"]
+    assert "FSDP017" not in {each.code for each in program.findings}
