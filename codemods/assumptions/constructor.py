@@ -3,7 +3,7 @@
 import ast
 from collections.abc import Collection, Iterator, Sequence
 
-from fsdp_migrate.codemods.assumptions.elsewhere import named, places
+from fsdp_migrate.codemods.assumptions.elsewhere import check, places
 from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS, OUTERMOST
 from fsdp_migrate.codemods.assumptions.words import WORDS
 from fsdp_migrate.codemods.constructor.construction import ASSUMPTION, Construction
@@ -82,10 +82,9 @@ def of_model(
             continue
         found = places(context, name)
         if found or name not in WORDS:
-            message = assumption.message
+            message = assumption.message(check(found))
             if name == "sharded_after_forward":
                 message = message.replace(OUTERMOST, gathered)
-            message = f"{message}{named(found)}"
             yield Found(ASSUMPTION, node, Action.REWRITE, message, "fully_shard")
 
 

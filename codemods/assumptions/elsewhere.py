@@ -33,14 +33,14 @@ def places(context: Context, name: str) -> list[str]:
     return found
 
 
-def named(found: list[str]) -> str:
-    """` Check `a.py:1`, `b.py:2` and other files.`; nothing without a place."""
+def check(found: list[str]) -> str:
+    """`Check `a.py:1`, `b.py:2` and other files.`; nothing without a place."""
     if not found:
         return ""
     shown = ", ".join(f"`{each}`" for each in found[:_MOST_NAMED])
     if len(found) > _MOST_NAMED:
         shown += " and other files"
-    return f" Check {shown}."
+    return f"Check {shown}."
 
 
 def _shown(path: str, line: int) -> str:

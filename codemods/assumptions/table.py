@@ -23,8 +23,9 @@ class Assumption(NamedTuple):
         name: what `WORDS` of `lines.py` knows it by.
         severity: how the program shows that it does not hold.
         condition: what must hold.
-        consequence: what FSDP1 did and FSDP2 does where it does not hold, in sentences; without a switch also what to do.
+        consequence: what FSDP1 did and FSDP2 does where it does not hold, in sentences.
         switch: the switch of `like_fsdp1` that keeps FSDP1's behaviour; empty if there is none.
+        remedy: what to do where it does not hold, in a sentence; empty if the switch is what there is to do.
     """
 
     name: str
@@ -32,14 +33,19 @@ class Assumption(NamedTuple):
     condition: str
     consequence: str
     switch: str
+    remedy: str = ""
 
-    @property
-    def message(self) -> str:
-        """What the finding says."""
-        kept = ""
+    def message(self, check: str = "") -> str:
+        """What the finding says.
+
+        Args:
+            check: which places to check, as a sentence; empty if the program has none.
+        """
+        remedy = self.remedy
         if self.switch:
-            kept = f" If this does not hold, use `--form auto` (switch `{self.switch}` of `like_fsdp1`)."
-        return f"Assumes {self.condition}. {self.consequence}.{kept}"
+            remedy = f"If this does not hold, use `--form auto` (switch `{self.switch}` of `like_fsdp1`)."
+        sentences = (f"Assumes {self.condition}.", f"{self.consequence}.", check, remedy)
+        return " ".join(sentence for sentence in sentences if sentence)
 
 
 # In the order in which a constructor's findings name them.
@@ -56,19 +62,17 @@ ASSUMPTIONS = (
         "batch_norm",
         Severity.SILENT,
         "no unit in low precision contains a BatchNorm",
-        "FSDP1 with an `auto_wrap_policy` kept BatchNorm in float32; FSDP2 runs it in the unit's low precision. If a "
-        "unit has one, shard the BatchNorm by itself with `MixedPrecisionPolicy()`, or use `--form auto`",
+        "FSDP1 with an `auto_wrap_policy` kept BatchNorm in float32; FSDP2 runs it in the unit's low precision",
         "",
+        "If a unit has one, shard the BatchNorm by itself with `MixedPrecisionPolicy()`, or use `--form auto`.",
     ),
     Assumption(
         "dataclasses",
         Severity.SILENT,
         "no forward returns a dataclass",
-        (
-            "Before torch 2.12, FSDP2 does not reduce gradients that come through tensors in a dataclass. Return a tuple "
-            "or a dictionary instead"
-        ),
+        "Before torch 2.12, FSDP2 does not reduce gradients that come through tensors in a dataclass",
         "",
+        "If one does, return a tuple or a dictionary instead.",
     ),
     Assumption(
         "older_optimizers",
@@ -121,9 +125,9 @@ ASSUMPTIONS = (
         Severity.SILENT,
         "each unit inside a reentrant activation checkpoint runs only once before a backward pass (reentrant are "
         "`use_reentrant=True`, `CheckpointImpl.REENTRANT` and the default of transformers 4)",
-        "FSDP2 loses gradients of a unit that runs twice. If this does not hold, write `use_reentrant=False` or "
-        "`CheckpointImpl.NO_REENTRANT`, or use `--form auto`",
+        "FSDP2 loses gradients of a unit that runs twice",
         "",
+        "If this does not hold, write `use_reentrant=False` or `CheckpointImpl.NO_REENTRANT`, or use `--form auto`.",
     ),
     Assumption(
         "autocast_cache",
@@ -151,17 +155,17 @@ ASSUMPTIONS = (
         "not_reduced",
         Severity.SILENT,
         "each accumulation under `no_sync` ends in a step, and no code reads gradients before that",
-        "FSDP2 keeps unreduced gradients outside of `p.grad`, where `zero_grad()` does not clear them. If this does not "
-        "hold, call `set_requires_gradient_sync(True)` before the last batch, or use `--form auto`",
+        "FSDP2 keeps unreduced gradients outside of `p.grad`, where `zero_grad()` does not clear them",
         "",
+        "If this does not hold, call `set_requires_gradient_sync(True)` before the last batch, or use `--form auto`.",
     ),
     Assumption(
         "summed_dtype",
         Severity.SILENT,
         "it does not matter that gradients under `no_sync` add up in `reduce_dtype`",
-        "FSDP1 added them up in `param_dtype`, so the results are rounded differently. If `reduce_dtype` is the lower "
-        "precision, sums become less exact: set it to float32, or use `--form auto`",
+        "FSDP1 added them up in `param_dtype`, so the results are rounded differently",
         "",
+        "If `reduce_dtype` is the lower precision, sums become less exact: set it to float32, or use `--form auto`.",
     ),
     Assumption(
         "root_inputs",
@@ -182,11 +186,9 @@ ASSUMPTIONS = (
         "inputs_in_place",
         Severity.RAISES,
         "no unit changes its input in place (`x += y`, or `nn.ReLU(inplace=True)` as its first layer)",
-        (
-            "FSDP2 passes views to it, and autograd raises if they are changed in place. Write `x = x + y`, or use "
-            "`--form auto`"
-        ),
+        "FSDP2 passes views to it, and autograd raises if they are changed in place",
         "",
+        "If one does, write `x = x + y`, or use `--form auto`.",
     ),
     Assumption(
         "printing",

@@ -29,7 +29,7 @@ def test_the_page_of_assumptions_shows_their_rows() -> None:
     rows = [line for line in ASSUMPTION.page.splitlines() if line.startswith("| ")]
     assumed = of_assumptions.ASSUMPTIONS
     assert rows[1 : 1 + len(assumed)] == [
-        f"| {each.severity.value} | {each.message} |" for each in assumed
+        f"| {each.severity.value} | {each.message()} |" for each in assumed
     ]
     names = {**of_assumptions.INTERFACE, **of_assumptions.METHODS, **of_assumptions.STATE_DICTS}
     table = table_of(ASSUMPTION)
