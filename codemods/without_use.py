@@ -2,8 +2,10 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Found, Rule
@@ -17,6 +19,8 @@ _MESSAGE = (
     "Nothing reads {} any more, so setting this has no effect. Remove it where it is defined."
 )
 _READ = re.compile(r"\.([A-Za-z_]\w*)\b(?!\s*=[^=])")
+# A setting that only becomes another object's setting of the same name.
+_HANDED_ON = re.compile(r"\b(\w+)=(?:[A-Za-z_]\w*\.)+\1\b")
 
 
 @dataclass(frozen=True)
@@ -43,19 +47,21 @@ def without_use(context: Context, after: str) -> Iterator[Found]:
 
 
 def _settings(context: Context, after: str) -> Iterator[_Setting]:
-    left = {*_READ.findall(after)}
+    removed = Counter(_READ.findall(context.file.text)) - Counter(_READ.findall(after))
+    gone = removed.keys() - {*_READ.findall(_HANDED_ON.sub("", after))}
     for name, attributes in context.file.attributes.items():
-        if name in left or name.startswith("_"):
+        if name not in gone or name.startswith("_"):
             continue
         reads = [each for each in attributes if isinstance(each.ctx, ast.Load)]
         if not reads or not all(_is_setting(context, each) for each in reads):
             continue
-        home = context.program.once(_home, name, str(context.file.path))
-        if home is None:
+        homes = context.program.once(_homes, name, str(context.file.path))
+        if not homes:
             continue
-        is_here = home.startswith(f"{context.file.path.name}:")
+        is_here = str(context.file.path) in (path for path, _ in homes)
         if not is_here or re.search(rf"\b{name.replace('_', '[-_]')}\b", after):  # not renamed
-            yield _Setting(context.source(reads[0]), reads[0], f" ({home})")
+            shown = ", ".join(f"{Path(path).name}:{line}" for path, line in homes)
+            yield _Setting(context.source(reads[0]), reads[0], f" ({shown})")
     for each in unread_parameters(context, after):
         yield _Setting(each.node.arg, each.node, f", a parameter of `{each.function.name}`")
 
@@ -66,8 +72,8 @@ def _is_setting(context: Context, attribute: ast.Attribute) -> bool:
     return not is_called and not context.dotted(attribute) and attribute not in context.references
 
 
-def _home(program: Program, name: str, path: str) -> str | None:
-    """Where a setting is defined, if no other file reads it but to hand it on under the same name."""
+def _homes(program: Program, name: str, path: str) -> list[tuple[str, int]]:
+    """The files and lines that define a setting, if no other file reads it but to hand it on under the same name."""
     read = re.compile(rf"(?<!\b{name}=)(?<![\w.])(?:[A-Za-z_]\w*\.)+{name}\b(?!\s*=[^=])".encode())
     by_name = re.compile(rf"(?:getattr\([^()\n]*|\[|get\()[\"']{name}[\"']".encode())
     flag = name.replace("_", "[-_]")
@@ -77,14 +83,11 @@ def _home(program: Program, name: str, path: str) -> str | None:
     for other in program.tree.having(rf"{flag}".encode()):
         data = program.tree.data(other)
         if by_name.search(data) or (other != path and read.search(data)):
-            return None
+            return []
         homes += [
             (other, data.count(b"\n", 0, each.start()) + 1) for each in defined.finditer(data)
         ]
-    if not homes:
-        return None
-    first, line = min(homes)
-    return f"{first.rpartition('/')[2]}:{line}"
+    return sorted(homes)
 
 
 @dataclass(frozen=True)

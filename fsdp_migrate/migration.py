@@ -78,12 +78,7 @@ def migrate(file: File, source: Source, program: Program, options: Options) -> O
         forms.append("bridge")
     for form in dict.fromkeys(forms):
         context = Context(
-            file,
-            program,
-            form=form,
-            writes=not options.only_checks,
-            target=options.target_torch,
-            ask=find,
+            file, program, form=form, writes=options.settles, target=options.target_torch, ask=find
         )
         try:
             work = _File(context, options)

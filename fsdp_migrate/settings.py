@@ -49,6 +49,11 @@ class Options:
     jobs: int = 1
     vendor: Path | None = None
 
+    @property
+    def settles(self) -> bool:
+        """Whether edits are made, to know what they leave behind: a check does so only for the final form, which is read."""
+        return not self.only_checks or self.form == "torch"
+
     def takes(self, code: str) -> bool:
         """Whether a rule is selected, and not ignored; `FSDP5` is for all codes that begin with it."""
         is_selected = not self.select or code.startswith((*self.select,))

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.discover import discover
+from fsdp_migrate.engine import analyse
+from fsdp_migrate.settings import Options
+
 from .programs import analysed
 
 UNUSED = """\
@@ -152,6 +156,42 @@ FLAGS = {
             return parser.parse_args()
         """,
 }
+CHAIN = {
+    "train.py": """\
+        from config import Flags, Settings
+        from torch.distributed.fsdp import BackwardPrefetch, FullyShardedDataParallel as FSDP
+
+
+        def shard(model, settings):
+            return FSDP(model, backward_prefetch=BackwardPrefetch[settings.prefetch])
+
+
+        flags = Flags()
+        shard(model, Settings(prefetch=flags.prefetch))
+        """,
+    "config.py": """\
+        class Flags:
+            prefetch: str = "BACKWARD_PRE"
+
+
+        class Settings:
+            def __init__(self, prefetch):
+                self.prefetch = prefetch
+        """,
+}
+
+
+def test_each_place_that_defines_a_setting_is_named(tmp_path: Path) -> None:
+    (found,) = [e for e in analysed(tmp_path, CHAIN, "torch").findings if e.code == "FSDP022"]
+    assert "`settings.prefetch` (config.py:2, config.py:7)" in found.message
+
+
+def test_a_check_for_torchs_form_lists_what_the_edits_leave_behind(tmp_path: Path) -> None:
+    wanted = analysed(tmp_path, FLAGS, "torch").findings
+    options = Options(form="torch", only_checks=True)
+    assert analyse(discover([tmp_path]), options).findings == wanted
+
+
 ALL = "`lora`, a parameter of `shard`, `args.fsdp_limit` (config.py:5), `args.fsdp_prefetch` (config.py:6) any"
 
 
