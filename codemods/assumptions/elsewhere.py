@@ -4,13 +4,17 @@ import re
 from pathlib import Path
 
 from fsdp_migrate.codemods.assumptions.lines import lines_of
-from fsdp_migrate.codemods.assumptions.words import HINTS, WORDS
+from fsdp_migrate.codemods.assumptions.words import HINTS, WORDS, is_of_model
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.source import is_test, shown_path
 
 # Code for an engine that shards by itself.
 _OTHERS = re.compile(r"^\s*(?:from|import) megatron\b", re.MULTILINE)
+# A docstring or another long string, a string, a comment.
+_NO_CODE = re.compile(r"""("{3}|'{3})[^\0]*?\1|(["'])(?:\\.|(?!\2)[^\\\n])*\2|#[^\n]*""")
+_OWNER = re.compile(r"(\w+)(?:\[[^\]]*\]|\([^()]*\))*$")
+_ASKED = re.compile(r"(?:get|has)attr\(\s*(?:[\w.]*\.)?(\w+)")
 _METHOD = re.compile(r"^[ \t]*def (\w+)\(", re.MULTILINE)
 _MOST_NAMED = 2
 
@@ -71,20 +75,34 @@ def _open_line(program: Program, path: str, name: str) -> int:
 
 def _words(program: Program, name: str, text: str) -> list[re.Match[str]]:
     """The words of a text that an assumption is about."""
-    if _OTHERS.search(text):
-        return []
     pattern = WORDS.get(name, HINTS.get(name))
-    if pattern is None:
+    if pattern is None or not re.search(pattern, text) or _OTHERS.search(text):
         return []
-    words = [word for word in re.finditer(pattern, text) if not _is_comment(text, word)]
+    code = program.once(_code, text)
+    words = [word for word in re.finditer(pattern, code) if is_of_model(name, _before(code, word))]
     if name == "whole_in_apply":
-        return [word for word in words if not _is_of_constructor(program, text, word)]
+        return [word for word in words if not _is_of_constructor(program, code, word)]
     return words
 
 
-def _is_comment(text: str, word: re.Match[str]) -> bool:
+def _code(_: Program, text: str) -> str:
+    """A text with blanks for its comments, and for strings that are more than a name."""
+    return _NO_CODE.sub(_blank, text)
+
+
+def _blank(found: re.Match[str]) -> str:
+    if found[2] and " " not in found[0]:
+        return found[0]
+    return re.sub(r"[^\n]", " ", found[0])
+
+
+def _before(text: str, word: re.Match[str]) -> str:
+    """The name of what has an attribute: of `self.model.rank` and `getattr(self.model, name)`, `model`."""
+    if asked := _ASKED.match(text, word.start()):
+        return asked[1]
     start = text.rfind("\n", 0, word.start()) + 1
-    return text[start : word.start()].lstrip().startswith("#")
+    owner = _OWNER.search(text[start : word.start()])
+    return owner[1] if owner else ""
 
 
 def _is_inside(word: re.Match[str], spans: list[tuple[int, int]]) -> bool:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from fsdp_migrate.findings import Severity
 
-# What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`.
+# What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`; `params` are settings.
+_PARAMETER = r"p|w|param(?!s\b|eters\b)\w*"
 SETTING = (
-    r"\bsetattr\((?:p|w|param\w*),"
-    r"|\b(?:p|w|param\w*|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = "
+    rf"\bsetattr\((?:{_PARAMETER}),"
+    rf"|\b(?:{_PARAMETER}|weight|bias)\.(?!data\b|grad\b|requires_grad\b)\w+ = "
 )
 # Which units keep whole parameters after a forward without gradients, where the root is not told to free its own.
 OUTERMOST = "The model's outermost unit keeps gathered copies of its"

@@ -128,6 +128,17 @@ OTHERS = {
     "first values in a method": (
         "class Net:\n    def __init__(self):\n        self.start()\n\n    def start(self):\n        self.apply(print)\n"
     ),
+    "names that begin alike": "def make(name):\n    return Endpoint(inference_model_name=name)\n",
+    "rules": "def check(rule, text, config):\n    return rule.apply(text, config)\n",
+    "a docstring": (
+        '@dataclass\nclass Params:\n    size: int = 1\n    """Tensor parallel size, as in `model.state_dict()`."""\n'
+    ),
+    "an error": "def fail(error):\n    raise ValueError(f'is no {type(error).__name__}, but model.rank')\n",
+    "settings": "def use(args, params):\n    params.folder = args.rank\n    return args.mixed_precision\n",
+    "a tokenizer": "from transformers import AutoTokenizer\n\n\ndef use(tokenizer):\n    tokenizer.save_pretrained('x')\n",
+    "a schedule": "def save(scheduler):\n    return scheduler.state_dict()\n",
+    "a batch": "def fill(batch, x):\n    batch.data = x\n",
+    "a class of a module": "def load(module, name):\n    return getattr(module, name)\n",
     "another engine": "from megatron.core import mpu\n\n\ndef move(p):\n    p.data = p.data.cpu()\n    return p.no_sync\n",
 }
 
