@@ -3,6 +3,8 @@
 import ast
 from collections.abc import Callable
 
+from fsdp_migrate.facts.nodes import any_is
+
 _OPPOSITES: dict[type[ast.cmpop], str] = {
     ast.Eq: "!=",
     ast.NotEq: "==",
@@ -39,7 +41,7 @@ def negated(test: ast.expr, source: Callable[[ast.AST], str]) -> str:
             return _joined(f"{source(left)} {_OPPOSITES[type(op)]} {source(right)}")
         case ast.Constant(bool(value)):
             return str(not value)
-        case ast.BoolOp(op, values) if not any(isinstance(each, ast.BoolOp) for each in values):
+        case ast.BoolOp(op, values) if not any_is(values, ast.BoolOp):
             word = " and "
             if isinstance(op, ast.And):
                 word = " or "

@@ -15,6 +15,7 @@ from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.facts.file import NEWLINE, File, last_name, place_of, root_of
 from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import CLASS, fsdp1_name
+from fsdp_migrate.facts.nodes import all_are, has_star
 from fsdp_migrate.facts.origins import Value, value_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned, Imported, Scope
@@ -227,11 +228,7 @@ class Context:
         """As `remove`, but for one whose block has only imports beside it, which may be taken away, too: it becomes `pass`."""
         others = [each for each in self.file.block(statement) if each is not statement]
         is_top = isinstance(self.file.parents[statement], ast.Module)
-        if (
-            others
-            and not is_top
-            and all(isinstance(e, ast.Import | ast.ImportFrom) for e in others)
-        ):
+        if others and not is_top and all_are(others, ast.Import | ast.ImportFrom):
             return self.replace_statement(statement, "pass", as_it_is=True)
         return self.remove(statement)
 
@@ -283,7 +280,7 @@ class Context:
         if function is None or wanted in self.file.scope_of(at).bindings:
             return self.free(wanted, at)
         for read in self.file.loads.get(wanted, ()):
-            if any(function is each for each in self.file.ancestors(read)):
+            if function in self.file.ancestors(read):
                 return self.free(wanted, at)
         return wanted
 
@@ -379,7 +376,7 @@ def keyword(call: ast.Call, name: str, position: int | None = None) -> ast.expr 
     for given in call.keywords:
         if given.arg == name:
             return given.value
-    starred = any(isinstance(argument, ast.Starred) for argument in call.args)
+    starred = has_star(call)
     if position is None or starred or position >= len(call.args):
         return None
     return call.args[position]

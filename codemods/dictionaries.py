@@ -87,7 +87,7 @@ def _adds_known(context: Context, read: ast.Name) -> bool:
             call = context.call_of(parent)
             if call is None:
                 return False
-            others = [*call.args, *(k.value for k in call.keywords if k.arg is None)]
+            others = [*call.args, *[k.value for k in call.keywords if k.arg is None]]
             return all(is_whole(context, other) for other in others)
         case ast.Attribute(attr=method):
             return method in ("get", "items", "keys", "values", "copy")

@@ -8,6 +8,7 @@ from fsdp_migrate.codemods.after import After, Candidate, Repeat
 from fsdp_migrate.codemods.edit.text import remove_statement
 from fsdp_migrate.codemods.questions import only_asks
 from fsdp_migrate.facts.file import File, parsed
+from fsdp_migrate.facts.nodes import all_are
 from fsdp_migrate.facts.program import Program
 
 _EMPTY = "Removed: nothing is left in it."
@@ -44,9 +45,7 @@ def _is_empty(code: str | None) -> bool:
     except (SyntaxError, ValueError):
         return False
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    return bool(nodes) and all(
-        isinstance(node, ast.If | ast.Pass | ast.Import | ast.ImportFrom) for node in nodes
-    )
+    return bool(nodes) and all_are(nodes, ast.If | ast.Pass | ast.Import | ast.ImportFrom)
 
 
 def _tests(branches: ast.If) -> list[ast.expr]:

@@ -3,7 +3,7 @@
 import ast
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Set
 
 from fsdp_migrate.codemods.context import Context, are_of_torch, shortened
 from fsdp_migrate.codemods.edit.import_statement import ImportChange
@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.edit.taken_away import drop_statement
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import last_name, place_of, root_of
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, is_private
+from fsdp_migrate.facts.nodes import any_is
 from fsdp_migrate.facts.scopes import Defined, Imported, Scope, Variable
 from fsdp_migrate.findings import Action
 
@@ -183,7 +184,7 @@ def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.A
     return scope is not context.file.scope or not context.is_asked_for(local)
 
 
-def unused_by(context: Context, gone: Collection[ast.AST], after: str) -> dict[ast.AST, set[str]]:
+def unused_by(context: Context, gone: Set[ast.AST], after: str) -> dict[ast.AST, set[str]]:
     """The names of the program's own that edits took every use of, and that the new text does not have, by their imports.
 
     Args:
@@ -195,7 +196,7 @@ def unused_by(context: Context, gone: Collection[ast.AST], after: str) -> dict[a
     read = {node.id for node in gone if isinstance(node, ast.Name)}
     for node in file.of(ast.ImportFrom):
         lines = file.text[slice(*file.lines(node))]
-        is_tried = any(isinstance(each, ast.Try) for each in file.ancestors(node))
+        is_tried = any_is(file.ancestors(node), ast.Try)
         if not after or is_tried or "#" in lines:
             continue
         for local in {alias.asname or alias.name for alias in node.names} & read:
@@ -205,14 +206,12 @@ def unused_by(context: Context, gone: Collection[ast.AST], after: str) -> dict[a
             if is_left or len(file.scope_of(node).bindings.get(local, ())) > 1:
                 continue
             is_at_top = file.scope_of(node) is file.scope
-            if all(load in gone for load in loads) and not (
-                is_at_top and context.is_for_others(local)
-            ):
+            if {*loads} <= gone and not (is_at_top and context.is_for_others(local)):
                 found.setdefault(node, set()).add(local)
     return found
 
 
-def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.stmt]:
+def spent_aliases(context: Context, gone: Set[ast.AST]) -> Iterator[ast.stmt]:
     """The assignments `Sharded = FSDP` every use of which edits took away."""
     for node, name in context.references.items():
         statement = context.file.parents[node]
@@ -220,7 +219,7 @@ def spent_aliases(context: Context, gone: Collection[ast.AST]) -> Iterator[ast.s
             continue
         local = last_name(statement.targets[0])
         loads = context.file.loads.get(local, ())
-        if loads and all(load in gone for load in loads) and context.is_alone(statement):
+        if loads and {*loads} <= gone and context.is_alone(statement):
             if not context.is_for_others(local):
                 yield statement
 
@@ -266,7 +265,7 @@ def spent(
         values = [each.value for each in variable.assigned]
         pure = all(is_pure(context, value) for value in values)
         if name in unused:
-            pure = not any(may_change(value) for value in values)
+            pure = not any(map(may_change, values))
         if pure and None not in statements:
             for each in variable.assigned:
                 found[context.file.statement(each.target)] = None

@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.questions import only_looks
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.same import Made
 from fsdp_migrate.codemods.without_use import RULE, Parameter
+from fsdp_migrate.facts.nodes import has_double_star, has_star
 from fsdp_migrate.facts.scopes import Defined
 from fsdp_migrate.findings import Action
 
@@ -96,8 +97,7 @@ def _is_documented(parameter: Parameter) -> bool:
 
 
 def _shows_all(call: ast.Call) -> bool:
-    has_star = any(isinstance(each, ast.Starred) for each in call.args)
-    return not has_star and all(each.arg is not None for each in call.keywords)
+    return not has_star(call) and not has_double_star(call)
 
 
 def _of_call(call: ast.Call, parameter: Parameter) -> Iterator[ast.expr | ast.keyword]:

@@ -16,6 +16,7 @@ from fsdp_migrate.codemods.questions import only_looks
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.unread import unread
 from fsdp_migrate.facts.file import File, parsed
+from fsdp_migrate.facts.nodes import all_are, any_is
 from fsdp_migrate.facts.scopes import Assigned, Defined
 from fsdp_migrate.findings import Action
 
@@ -170,7 +171,7 @@ def _same_branches(after: After, branches: ast.If) -> Repeat | None:
     is_elif = file.source(branches).startswith("elif")
     if not any(changed) or is_elif or not after.is_separate(branches):
         return None
-    if any(isinstance(each, ast.Import | ast.ImportFrom) for each in ast.walk(branches)):
+    if any_is(ast.walk(branches), ast.Import | ast.ImportFrom):
         return None
     kept = 1
     if changed[1] and not changed[0]:
@@ -211,7 +212,7 @@ def _assigned_above(file: File, second: ast.Assign) -> ast.Assign | None:
             bindings = file.bindings(target)
         case _:
             return None
-    if not all(isinstance(each, Assigned) for each in bindings):
+    if not all_are(bindings, Assigned):
         return None
     made = [file.statement(each.target) for each in bindings if isinstance(each, Assigned)]
     block = file.block(second)
@@ -239,7 +240,7 @@ def _makes_options(code: str | None) -> bool:
     match parsed(code or "").body:
         case [ast.Assign([ast.Name()], ast.Call(ast.Name(name), [], keywords))]:
             given = [keyword.value for keyword in keywords]
-            return name in _OPTIONS and all(isinstance(each, ast.Constant) for each in given)
+            return name in _OPTIONS and all_are(given, ast.Constant)
     return False
 
 

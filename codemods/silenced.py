@@ -20,7 +20,7 @@ def unused(silenced: Silenced) -> Iterator[Found]:
     """A finding for each comment that silenced nothing of what was asked before."""
     for line, comment in silenced.comments.items():
         if line not in silenced.used:
-            start, end = (len(comment.string[:at].encode()) for at in comment.span())
+            start, end = [len(comment.string[:at].encode()) for at in comment.span()]
             node = ast.Pass(lineno=line, end_lineno=line, col_offset=start, end_col_offset=end)
             wrong = [code for code in silenced.codes(line) if rule_for(code) is None]
             message = _MESSAGE

@@ -76,7 +76,7 @@ def _above(file: File, run: _Run, edits: Sequence[Edit]) -> list[Edit]:
     lines = [line.strip() for line in block]
     if any(map(is_directive, lines)):
         return []
-    if any(_is_title(line) for line in lines):
+    if any(map(_is_title, lines)):
         if below is None or _indent_at(file.text, below.end()) != indent:
             return []
         return [Edit(run.end, below.end(), "")]

@@ -267,7 +267,7 @@ def _leads_to_fsdp1(context: Context, node: ast.AST, local: str, gone: Collectio
     scope = context.file.scope_of(node)
     name = local.split(".")[0]
     read = (*context.references, *looked_into(context))
-    roots = (root_of(each) for each in read if each not in gone)
+    roots = [root_of(each) for each in read if each not in gone]
     if any(r is not None and r.id == name and sees(context, r, scope, name) for r in roots):
         return True
     return scope is context.file.scope and context.program.reach.is_read(context.file, name)

@@ -19,7 +19,7 @@ Known = Counter[tuple[str, str]]  # by path, and by code and construct
 def write_baseline(file: Path, report: Report) -> None:
     """Makes the findings of a report the baseline."""
     found: dict[str, dict[str, int]] = {}
-    counts = Counter(_key(finding, file.parent) for finding in report.findings)
+    counts = Counter([_key(finding, file.parent) for finding in report.findings])
     for (path, what), count in sorted(counts.items()):
         found.setdefault(path, {})[what] = count
     text = json.dumps({"version": VERSION, "findings": found}, indent=1, ensure_ascii=False)

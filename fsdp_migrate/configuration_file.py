@@ -97,7 +97,7 @@ class _File:
         if self.is_json:
             commented = ""  # JSON has no comments
         self.silenced = Silenced(commented)
-        self.starts = [0, *(found.end() for found in re.finditer(r"\n", self.text))]
+        self.starts = [0, *[found.end() for found in re.finditer(r"\n", self.text)]]
         self.outcome = Outcome(after=self.text)
 
     def run(self) -> None:
@@ -125,7 +125,7 @@ class _File:
 
     def settings(self, roots: Sequence[Value]) -> None:
         """Settings by name, which are rewritten where they can be."""
-        self.outcome.sets_fsdp |= any(sets_fsdp(root) for root in roots)
+        self.outcome.sets_fsdp |= any(map(sets_fsdp, roots))
         changes: list[Change] = []
         edits: list[Edit] = []
         for rule, said in self.translated(roots):

@@ -51,7 +51,7 @@ def fill(ctx: click.Context, table: Mapping[str, object], file: Path) -> None:
         if option is None or option.name is None:  # an option of the other command
             continue
         given = {option.name, _OPPOSITE.get(option.name, option.name)}
-        if any(ctx.get_parameter_source(n) is ParameterSource.COMMANDLINE for n in given):
+        if ParameterSource.COMMANDLINE in map(ctx.get_parameter_source, given):
             continue
         ctx.params[option.name] = _value(ctx, option, key, value, file)
 

@@ -293,7 +293,7 @@ def _walk(folder: str, problems: list[Problem]) -> Iterator[str]:
         problems.append(Problem(shown, 0, f"cannot be read: {error.strerror}"))
 
     for current, folders, files in os.walk(folder, onerror=unreadable):
-        folders[:] = sorted(name for name in folders if _is_looked_into(current, name))
+        folders[:] = sorted([name for name in folders if _is_looked_into(current, name)])
         for name in sorted(files):
             if _can_be_meant(name):
                 yield os.path.relpath(os.path.join(current, name), folder)

@@ -174,7 +174,7 @@ def _configurations(
     from fsdp_migrate.configuration_file import migrate_file
     from fsdp_migrate.pins import Pins
 
-    pins = Pins([*files, *(source.path for source in sources)])
+    pins = Pins([*files, *[source.path for source in sources]])
     return [migrate_file(source, options, pins) for source in sources]
 
 
@@ -202,7 +202,7 @@ def _collect(outcomes: Sequence[Outcome], options: Options, report: Report) -> N
 
 def _is_rewritten_again(outcome: Outcome, options: Options) -> bool:
     """Whether the form torch rewrites what an earlier run wrote in another form."""
-    rewrites = any(finding.action is Action.REWRITE for finding in outcome.findings)
+    rewrites = Action.REWRITE in [finding.action for finding in outcome.findings]
     return options.form == "torch" and rewrites
 
 

@@ -30,7 +30,7 @@ def mark(report: Report, found: Discovered, options: Options) -> int:
         return 0
     after = {change.path: change.after for change in report.changes}
     again = analyse(replace(found, contents={**found.contents, **after}), options)
-    left = Counter((each.path, each.code, each.action) for each in again.findings)
+    left = Counter([(each.path, each.code, each.action) for each in again.findings])
     lost: dict[str, list[Finding]] = {}
     for each in open_:
         key = each.path, each.code, each.action
@@ -106,7 +106,7 @@ def _first_lines(text: str) -> list[int]:
         first = node.lineno
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                first = min([first, *(each.lineno for each in node.decorator_list)])
+                first = min([first, *[each.lineno for each in node.decorator_list]])
         for line in range(first, (node.end_lineno or node.lineno) + 1):
             starts[line] = first
     return starts

@@ -66,7 +66,7 @@ class Report:
     @property
     def is_done(self) -> bool:
         """Whether the migration is done: all files were read, none uses torch's FSDP1, and nothing is left to the user."""
-        by_hand = any(finding.action is Action.MANUAL for finding in self.findings)
+        by_hand = Action.MANUAL in [finding.action for finding in self.findings]
         return not (self.errors or by_hand) and (self.on_bridge or not self.findings)
 
     @property
@@ -82,5 +82,5 @@ class Report:
 
     def count(self) -> dict[str, int]:
         """The number of findings by action, every action named."""
-        counts = Counter(finding.action for finding in self.findings)
+        counts = Counter([finding.action for finding in self.findings])
         return {action.value: counts[action] for action in Action}

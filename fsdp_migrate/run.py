@@ -193,7 +193,7 @@ def _say(request: Request, report: Report, written: bool) -> None:
             )
         else:
             steps = []
-        lines += (_step(what, command, width) for what, command in steps)
+        lines += [_step(what, command, width) for what, command in steps]
     for line in lines:
         say(line, err=is_taken)
 

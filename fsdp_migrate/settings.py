@@ -99,7 +99,7 @@ def split_codes(values: Iterable[str]) -> frozenset[str]:
     """Rule codes from `FSDP002,fsdp105` and repeated options, in upper case."""
     codes = set[str]()
     for value in values:
-        codes.update(code.strip().upper() for code in value.split(","))
+        codes.update([code.strip().upper() for code in value.split(",")])
     return frozenset(codes - {""})
 
 

@@ -91,7 +91,7 @@ class Folders:
         ends = (found.start() for found in re.finditer("import", text))
         starts = (max(text.rfind("\n", 0, end), text.rfind("\r", 0, end)) + 1 for end in ends)
         lines = (_IMPORTED.match(text, start) for start in starts)
-        for module, member in dict.fromkeys(found.groups("") for found in lines if found):
+        for module, member in dict.fromkeys([found.groups("") for found in lines if found]):
             first = module.partition(".")[0]
             for root, names in places:
                 if first in names and (found := self._imported(root, module, member)):

@@ -65,7 +65,7 @@ class Arguments:
         if self.backward_prefetch is not None:
             BackwardPrefetch(self.backward_prefetch)  # raises while nothing is sharded yet
         self.ignored = resolve_ignored(self.module, self.ignored_modules, self.ignored_states)
-        own = (p for p in self.module.parameters() if p not in self.ignored.parameters)
+        own = [p for p in self.module.parameters() if p not in self.ignored.parameters]
         self.device = compute_device(own, self.device_id, self.device_mesh)
         # Building a mesh is a collective: units that ask for the same one share it.
         self._build_mesh = cache(partial(build_mesh, device_type=self.device.type))

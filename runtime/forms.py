@@ -75,7 +75,7 @@ def or_fsdp1s(function: Callable[Arguments, Result]) -> Callable[Arguments, Resu
 
 def is_fsdp1(cls: type) -> bool:
     """Whether ``cls`` is torch's FSDP1, or derives from it."""
-    return any(_is_torchs(base) for base in cls.__mro__)
+    return any(map(_is_torchs, cls.__mro__))
 
 
 def _is_torchs(cls: type) -> bool:

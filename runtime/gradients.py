@@ -65,7 +65,7 @@ def reduce_as_fsdp1(unit: Any, notes: Notes) -> None:
 
 def average_on_gloo(unit: Any) -> None:
     """Some releases' gloo sums where it is asked to average (pytorch#162338): the sum is divided then."""
-    if any(group.mesh_info.mesh.device_type == "cpu" for group in parameter_groups(unit)):
+    if "cpu" in [group.mesh_info.mesh.device_type for group in parameter_groups(unit)]:
         FSDPModule.set_force_sum_reduction_for_comms(unit, True)
 
 
@@ -144,7 +144,7 @@ def _reduce(
     shows_sharded: bool,
 ) -> None:
     """Reduces the gradients of one unit; ``filled`` is told which parameters got zeros, None: none get any."""
-    used = any(has_unreduced_gradient(parameter) for parameter in group.fsdp_params)
+    used = any(map(has_unreduced_gradient, group.fsdp_params))
     if group.reduce_grads:
         _hide(group)
         if used and filled is not None:

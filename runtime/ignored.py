@@ -49,7 +49,7 @@ def resolve_ignored(
         )
     if any(isinstance(module, FSDPModule) for module in modules):
         raise ValueError("`ignored_modules` should not include FSDP modules")
-    below = (child for module in modules for child in module.modules())
+    below = [child for module in modules for child in module.modules()]
     closure = {child for child in below if not isinstance(child, FSDPModule)}
     if root in closure:
         warnings.warn(

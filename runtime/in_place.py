@@ -221,7 +221,7 @@ class _Open:
 
     def covers(self, module: nn.Module) -> bool:
         """Whether ``module`` will do as FSDP1's when this ends."""
-        return any(each is module for each in self._model.modules())
+        return module in self._model.modules()
 
     def follow(self, unit: nn.Module) -> None:
         """Hands optimizers, and what the program has set on parameters, from the former ones to the sharded ones."""
@@ -238,7 +238,7 @@ class _Open:
                 if "parameter_attributes" not in off:
                     fresh = [each for each in attributes if each not in vars(new)]
                     vars(new).update({each: attributes[each] for each in fresh})
-                    self._record.add("parameter_attributes", *(f"{name}.{each}" for each in fresh))
+                    self._record.add("parameter_attributes", *[f"{name}.{each}" for each in fresh])
                 if old is not None and not old.is_meta:
                     successors[old] = new
         if "older_optimizers" not in off:

@@ -88,8 +88,8 @@ def broadcast_module_states(
     where to communicate, for a model on the CPU with a backend that cannot send from there.
     """
     own = own_modules(module, ())
-    parameters = (p for each in own for p in each.parameters(recurse=False))
-    buffers = (b for each in own for b in each.buffers(recurse=False))
+    parameters = [p for each in own for p in each.parameters(recurse=False)]
+    buffers = [b for each in own for b in each.buffers(recurse=False)]
     broadcast_tensors(dict.fromkeys([*parameters, *buffers]), process_group, device)
 
 

@@ -83,7 +83,7 @@ class Notes:
 
     def __repr__(self) -> str:
         """What is noted, and nothing of what is not."""
-        noted = ((each.name, getattr(self, each.name), each.default) for each in fields(self))
+        noted = [(each.name, getattr(self, each.name), each.default) for each in fields(self)]
         shown = [f"{name}={value!r}" for name, value, default in noted if value is not default]
         return f"Notes({', '.join(shown)})"
 

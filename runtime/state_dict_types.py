@@ -202,7 +202,7 @@ def _load(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -
     settings = notes_of(module).settings
     if settings is None:
         return
-    if any(type(value) is torch.Tensor for value in state_dict.values()):
+    if torch.Tensor in map(type, state_dict.values()):
         _count(module, settings, "loaded")
     if isinstance(module, FSDPModule):
         FSDPModule.reshard(module)  # a forward may have left parameters gathered
@@ -234,7 +234,7 @@ def _refuse_local(settings: api.StateDictSettings, value: Any) -> None:
 
 def _is_first(unit: nn.Module) -> bool:
     """Whether this rank is the first of those that share the parameters of ``unit``, or there are none to share."""
-    own = (p for each in own_modules(unit, ()) for p in each.parameters(recurse=False))
+    own = [p for each in own_modules(unit, ()) for p in each.parameters(recurse=False)]
     sharded = next((p for p in own if isinstance(p, DTensor)), None)
     return sharded is None or is_first(sharded)
 

@@ -117,7 +117,7 @@ def post_forward(unit: Any, output: Any, show: Callable[[Any], None] | None) -> 
     _hook_dataclasses(state, output)
     if show is not None and state._state_ctx.iter_forward_root is None:
         # A unit begins a forward also in a checkpoint that is computed again: the others stay as they are then.
-        every = (each._modules[0] for each in state._state_ctx.all_states)
+        every = [each._modules[0] for each in state._state_ctx.all_states]
         for below in every if state._is_root else units_of(unit):
             show(below)
     return output

@@ -21,7 +21,7 @@ def resharded(module: nn.Module) -> nn.Module:
 
 
 def _shows_sharded(group: Any) -> bool:
-    infos = ((p.sharded_param, p._module_info) for p in group.fsdp_params)
+    infos = [(p.sharded_param, p._module_info) for p in group.fsdp_params]
     return all(info.module._parameters.get(info.param_name) is shown for shown, info in infos)
 
 
@@ -63,7 +63,7 @@ def shows_other_data(group: Any) -> bool:
 
 
 def _memory(group: Any) -> list[int]:
-    gathered = (parameter._unsharded_param for parameter in group.fsdp_params)
+    gathered = [parameter._unsharded_param for parameter in group.fsdp_params]
     return [getattr(each, "_local_tensor", each).data_ptr() for each in gathered]
 
 

@@ -128,7 +128,7 @@ def _replaced(groups: list[Any]) -> Iterator[tuple[Any, nn.Parameter]]:
             if first is parameter.sharded_param and not info.shared_modules:
                 continue  # as in nearly every step
             shared = zip(info.shared_modules, info.shared_param_names, strict=True)
-            held = [first, *(owner._parameters.get(name) for owner, name in shared)]
+            held = [first, *[owner._parameters.get(name) for owner, name in shared]]
             own = {id(getattr(parameter, name, None)) for name in _FORMS}
             if all(not isinstance(each, nn.Parameter) or id(each) in own for each in held):
                 continue

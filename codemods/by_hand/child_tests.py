@@ -23,7 +23,7 @@ def given(flow: Flow, call: ast.Call) -> Iterator[Leak]:
     if last_name(call.func) == "isinstance":
         tested = call.args[1:]
     for function in functions(flow.context, call.func):
-        if any(last_name(each) == "singledispatch" for each in function.decorator_list):
+        if "singledispatch" in map(last_name, function.decorator_list):
             tested += _registered(flow, function.name)
     if any(may_be_unit(flow.context, cls) for cls in tested):
         yield Leak(call, _USE)

@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.models import models_of
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.nodes import any_is
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action
@@ -114,7 +115,7 @@ def _of_ignored(program: Program) -> Action | None:
     if not program.once(may_ignore):
         return None
     files = [file for file in program.files if models_of(program).shards(file)]
-    is_cared_for = any(_cares_for_ignored(file) for file in files)
+    is_cared_for = any(map(_cares_for_ignored, files))
     if is_cared_for:
         return Action.RUNTIME
     return Action.MANUAL
@@ -158,7 +159,7 @@ def _is_for_others(context: Context, call: ast.Call, given: ast.expr) -> bool:
 def _may_end(block: ast.If) -> bool:
     """Whether what is below a block may be left out by it."""
     inside = [node for part in block.body for node in ast.walk(part)]
-    return any(isinstance(node, ast.Return) for node in inside)
+    return any_is(inside, ast.Return)
 
 
 def _clips(context: Context, node: ast.AST) -> bool:

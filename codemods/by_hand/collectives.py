@@ -48,7 +48,7 @@ def find(context: Context) -> Iterator[Found]:
             for call in calls:
                 paths = context.dotted(call.func)
                 given = values_given(call)[:1]
-                of_c10d = any(_C10D.fullmatch(path) for path in paths)
+                of_c10d = any(map(_C10D.fullmatch, paths))
                 if not given or not (of_c10d or (not paths and _HANDING_ON.fullmatch(name))):
                     continue
                 sources = context.program.once(_Sources, taken(context)).of(given[0], context.file)
@@ -120,10 +120,11 @@ class _Sources:
                 owner = [call.func.value]
             else:
                 owner = []
-            for each in (*call.args, *owner):
-                yield (each, file)
+            for value in (*call.args, *owner):
+                yield value, file
             return
-        yield from ((each.value, each.file) for each in returned(made))
+        for each in returned(made):
+            yield each.value, each.file
 
     def _of_name(self, name: ast.Name, file: File) -> Iterator[tuple[ast.expr, File]]:
         """What a name can be bound to, and what is added to it or put into it."""
@@ -131,7 +132,9 @@ class _Sources:
         if loop is not None:
             yield loop[1], file
         found = self.taken.origins.of_name(name, file)
-        yield from ((each.value, each.file) for each in found if not each.path)
+        for each in found:
+            if not each.path:
+                yield each.value, each.file
         for binding in file.bindings(name):
             if isinstance(binding, Opaque) and isinstance(binding.node, ast.AugAssign):
                 yield binding.node.value, file

@@ -70,7 +70,7 @@ def _patched(context: Context) -> Iterator[Found]:
         if module:
             located = context.program.tree.locate(module, context.file.folder)
         if located is not None and (other := context.program.load(located)) is not None:
-            if any(context.program.fsdp1(n, other) == CLASS for n in other.loads.get(name, ())):
+            if CLASS in [context.program.fsdp1(n, other) for n in other.loads.get(name, ())]:
                 yield Found(
                     RULE,
                     call,

@@ -37,7 +37,7 @@ def find(context: Context) -> Iterator[Found]:
     places |= {place: seed for seed in by_rank for place in _places(context, seed)}
     for place, seed in places.items():
         if seed in by_rank:
-            if any(_last(context, places, made) is place for made in _made(alone, place)):
+            if place in [_last(context, places, made) for made in _made(alone, place)]:
                 yield Found(RANDOM, seed, Action.MANUAL, _OWN, f"{last_name(seed.func)}(...)")
 
 
@@ -69,7 +69,7 @@ def _goes_by_rank(context: Context, call: ast.Call) -> bool:
                 texts += [context.source(value) for value in values if value is not None]
             elif isinstance(node, ast.Attribute):
                 texts += _stored(context, node)
-    return any(_RANK.search(text) for text in texts)
+    return any(map(_RANK.search, texts))
 
 
 def _made(context: Context, seed: ast.Call) -> Iterator[ast.expr]:

@@ -21,7 +21,14 @@ from fsdp_migrate.codemods.by_hand.kinds import (
 )
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import given, is_method, is_name, last_name, root_of
-from fsdp_migrate.facts.nodes import calls_around, targets_of
+from fsdp_migrate.facts.nodes import (
+    any_below,
+    any_is,
+    calls_around,
+    has_any,
+    is_parameter,
+    targets_of,
+)
 from fsdp_migrate.facts.scopes import Parameter
 
 
@@ -166,7 +173,7 @@ class Flow:
         region = loop
         if isinstance(loop, ast.comprehension):
             region = self.file.parents[loop]
-        return any(each is region for each in self.file.ancestors(read))
+        return region in self.file.ancestors(read)
 
     def bound_by(self, function: ast.Lambda, kind: Kind) -> Iterator[Leak]:
         """What a lambda does with its last argument."""
@@ -204,24 +211,24 @@ class Flow:
     def _is_known(self, name: ast.expr) -> bool:
         """Whether a name is no object that a function is given."""
         bindings = self.file.bindings(name)
-        return isinstance(name, ast.Name) and not any(isinstance(b, Parameter) for b in bindings)
+        return isinstance(name, ast.Name) and not any_is(bindings, Parameter)
 
     def argument(self, argument: ast.arg, kind: Kind | None) -> Iterator[Leak]:
         """What a function does with an argument."""
         for read in self.file.loads.get(argument.arg, ()):
             bindings = self.file.bindings(read)
-            if any(isinstance(b, Parameter) and b.argument is argument for b in bindings):
+            if is_parameter(bindings, argument):
                 yield from self.leaks(read, kind)
 
     def _is_without_values(self, call: ast.Call) -> bool:
         """Whether a function of torch works on each element, or moves tensors."""
-        of_torch = any(path.startswith("torch.") for path in self.context.dotted(call.func))
+        of_torch = any_below(self.context.dotted(call.func), "torch.")
         return of_torch and last_name(call.func) in words.ELEMENTWISE | words.ASKED
 
     def is_optimizers(self, call: ast.Call) -> bool:
         """Whether a call makes an optimizer, or groups for one."""
         text = self.context.source(call.func)
-        if any(word in text for word in words.OF_OPTIMIZERS):
+        if has_any(text, words.OF_OPTIMIZERS):
             return self.context.program.definition(call.func, self.file) is None
         root = root_of(call.func)
         return any(".optim." in path for path in self.context.dotted(root or call.func))
@@ -257,7 +264,7 @@ def _made_by(cls: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
 def _only_shows(function: str) -> bool:
     """Whether a function is Python's own, prints and logs by its name, or takes FSDP1's prefixes off."""
     known = words.SHOWING + words.CLEANING
-    return hasattr(builtins, function) or any(word in function.lower() for word in known)
+    return hasattr(builtins, function) or has_any(function.lower(), known)
 
 
 def is_own(target: ast.AST) -> bool:

@@ -10,8 +10,7 @@ from fsdp_migrate.codemods.by_hand import means_the_same as words
 from fsdp_migrate.codemods.by_hand.flows import functions, is_own
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import given, last_name, words_in
-from fsdp_migrate.facts.nodes import calls_around, targets_of
-from fsdp_migrate.facts.scopes import Parameter
+from fsdp_migrate.facts.nodes import calls_around, is_parameter, targets_of
 
 _IDENTITY = frozenset({"id", "hash"})
 _TABLES = frozenset({"dict", "OrderedDict"})
@@ -66,7 +65,7 @@ def _looped(context: Context, loop: ast.For | ast.comprehension) -> Iterator[ast
         if not isinstance(name, ast.Name):
             continue
         for read in context.file.reads(name):
-            if any(each is region for each in context.file.ancestors(read)):
+            if region in context.file.ancestors(read):
                 yield read
 
 
@@ -167,7 +166,7 @@ def reads_of(context: Context, argument: ast.arg) -> list[ast.Name]:
 
 def _is_read_of(context: Context, read: ast.Name, argument: ast.arg) -> bool:
     bindings = context.file.bindings(read)
-    return any(isinstance(each, Parameter) and each.argument is argument for each in bindings)
+    return is_parameter(bindings, argument)
 
 
 def _put(context: Context, read: ast.expr) -> Iterator[Held]:

@@ -122,7 +122,8 @@ def _looked_up(call: ast.Call, owner: ast.expr, file: File) -> Iterator[_Step]:
     if call.args:
         name = constant(call.args[0])
     yield file, owner, name if isinstance(name, str) else None
-    yield from ((file, default, None) for default in call.args[1:])
+    for default in call.args[1:]:
+        yield file, default, None
 
 
 def _can_be(name: object, key: str | None) -> bool:
@@ -169,7 +170,8 @@ def _stored(value: ast.Name | ast.Attribute, file: File, key: str | None) -> Ite
         for call in file.calls.get(name, ()):
             owner = getattr(call.func, "value", call)
             if last_name(owner) == last_name(value):
-                yield from ((file, each, key) for each in call.args)
+                for each in call.args:
+                    yield file, each, key
 
 
 def _stores(file: File) -> Iterator[tuple[ast.expr, ast.expr]]:

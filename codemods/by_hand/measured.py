@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.nodes import any_below
 from fsdp_migrate.facts.parameters import PARTS
 
 _REDUCING = frozenset(
@@ -40,7 +41,7 @@ def measured(context: Context) -> Iterator[ast.expr]:
 
 def is_torchs(context: Context, name: ast.expr) -> bool:
     """Whether an expression means something of torch by its path."""
-    return any(path.startswith("torch.") for path in context.dotted(name))
+    return any_below(context.dotted(name), "torch.")
 
 
 def _measuring(file: File) -> Iterator[ast.AST]:

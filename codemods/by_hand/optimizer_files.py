@@ -11,7 +11,7 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import is_name, last_name
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
-from fsdp_migrate.facts.nodes import name_around, receiver
+from fsdp_migrate.facts.nodes import any_is, name_around, receiver
 from fsdp_migrate.facts.parameters import loop_of
 from fsdp_migrate.facts.scopes import Parameter
 from fsdp_migrate.findings import Action, Severity
@@ -62,7 +62,7 @@ def _calls(context: Context, name: str) -> Iterator[tuple[ast.Attribute, ast.Cal
             continue
         around = context.file.function(call) or context.file.tree
         used = [node for node in ast.walk(around) if isinstance(node, ast.Call)]
-        is_converted = any(last_name(each.func) in _CONVERTED for each in used)
+        is_converted = not {*_CONVERTED}.isdisjoint([last_name(each.func) for each in used])
         if not (is_converted or call in kept or is_known_as_whole(context, call)):
             yield attribute, call, used
 
@@ -82,7 +82,7 @@ def _leaves(context: Context, call: ast.Call, used: list[ast.Call]) -> bool:
     around = context.file.parents[call]
     if comes_back or not call.args:
         return not (comes_back or isinstance(around, ast.Return | ast.Subscript | ast.Attribute))
-    handed_on = any(isinstance(each, Parameter) for each in context.file.bindings(call.args[0]))
+    handed_on = any_is(context.file.bindings(call.args[0]), Parameter)
     return not handed_on or "state_dict" not in name_around(context.file, call)
 
 

@@ -9,7 +9,7 @@ from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import values_given
-from fsdp_migrate.facts.nodes import constant, text_of
+from fsdp_migrate.facts.nodes import any_below, constant, text_of
 from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP521", "failing-optimizer", Severity.RAISES)
@@ -64,7 +64,7 @@ def _goes_by_shape(context: Context, name: str, call: ast.Call) -> bool:
         if not any(re.search(_BY_SHAPE.pattern, text, re.IGNORECASE) for text in texts):
             return False
     paths = context.dotted(call.func)
-    if not paths or any(path.startswith("torch.") for path in paths):
+    if not paths or any_below(paths, "torch."):
         return False
     given = values_given(call)
     if not given or not context.models.shards(context.file):

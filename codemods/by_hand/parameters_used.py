@@ -7,7 +7,7 @@ from fsdp_migrate.codemods.by_hand import means_the_same as words
 from fsdp_migrate.codemods.by_hand.flows import Flow
 from fsdp_migrate.codemods.by_hand.kinds import COMPREHENSIONS, Kind, Leak
 from fsdp_migrate.facts.file import is_name, last_name
-from fsdp_migrate.facts.nodes import constant
+from fsdp_migrate.facts.nodes import any_below, constant
 
 
 def uses(flow: Flow, node: ast.expr, parent: ast.AST) -> Iterator[Leak]:
@@ -110,7 +110,7 @@ def _given_one(flow: Flow, node: ast.expr, call: ast.Call) -> Iterator[Leak]:
         yield from flow.kept(call.func.value, Kind.OWN)
     elif name in words.ELEMENTWISE:
         yield from flow.leaks(call, Kind.PARAMETER)
-    elif any(path.startswith("torch.nn.init.") for path in flow.context.dotted(call.func)):
+    elif any_below(flow.context.dotted(call.func), "torch.nn.init."):
         yield Leak(call, "drawn")
     elif name in words.SAVING:
         yield Leak(call, "saved")

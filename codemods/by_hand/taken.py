@@ -4,6 +4,7 @@ import ast
 
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name, words_in
+from fsdp_migrate.facts.nodes import any_below, has_any
 from fsdp_migrate.facts.parameters import Taken
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.unreached import is_for_others
@@ -44,16 +45,14 @@ def is_known_as_whole(context: Context, node: ast.AST) -> bool:
 def _is_of_others(context: Context, code: ast.AST) -> bool:
     """Whether code names one of these; a file's text is only looked at first."""
     text = context.file.text
-    if not any(word in text for word in _OF_OTHERS):
+    if not has_any(text, _OF_OTHERS):
         return False
     return context.program.once(_names_others, code)
 
 
 def _names_others(_: Program, code: ast.AST) -> bool:
     found = words_in(code)
-    return any(word in found for word in _OF_OTHERS) or any(
-        name.startswith("megatron.") for name in found
-    )
+    return has_any(found, _OF_OTHERS) or any_below(found, "megatron.")
 
 
 def _is_for_other_models(context: Context, node: ast.AST) -> bool:
@@ -86,7 +85,7 @@ def _is_fsdps_own(cls: ast.ClassDef, method: str) -> bool:
     functions = [
         each for each in cls.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
-    return any(each.name == method for each in functions)
+    return method in [each.name for each in functions]
 
 
 def is_sharded(context: Context, node: ast.expr) -> bool:

@@ -20,7 +20,7 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, given, last_name, values_given
 from fsdp_migrate.facts.models import INNER
-from fsdp_migrate.facts.nodes import calls_around, receiver, text_of
+from fsdp_migrate.facts.nodes import any_is, calls_around, receiver, text_of
 from fsdp_migrate.facts.program import Definition, is_module
 from fsdp_migrate.facts.scopes import Assigned, Parameter
 from fsdp_migrate.findings import Action
@@ -164,7 +164,7 @@ def _is_of_others(context: Context, function: ast.AST) -> bool:
     if not context.references or isinstance(function, ast.Module):
         return False
     inside = context.models.constructors(context.file)
-    is_of_both = any(context.file.function(each) is function for each in inside)
+    is_of_both = function in [context.file.function(each) for each in inside]
     return context.file.calls_in(function, "fully_shard") and not is_of_both
 
 
@@ -224,7 +224,7 @@ def shards(context: Context, call: ast.Call) -> bool:
     if made is None or isinstance(made.node, ast.ClassDef):
         return False
     inside = context.models.constructors(made.file)
-    return any(made.file.function(each) is made.node for each in inside)
+    return made.node in map(made.file.function, inside)
 
 
 def _values(context: Context, name: ast.Name) -> Iterator[ast.expr]:
@@ -425,4 +425,4 @@ def _is_counted(context: Context, call: ast.Call) -> bool:
     given = [node for each in values_given(call) for node in ast.walk(each)]
     around = context.file.ancestors(call)
     within = itertools.takewhile(lambda node: not isinstance(node, ast.stmt), around)
-    return any(isinstance(each, ast.BinOp) for each in (*given, *within))
+    return any_is((*given, *within), ast.BinOp)

@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.constructor.model_classes import classes
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.facts.file import last_name, words_in
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.nodes import any_below, any_is
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition, Program, is_module
 
@@ -68,7 +69,7 @@ def _may_be_unit(context: Context, cls: ast.expr) -> bool:
     if context.fsdp1(cls) == CLASS or "torch.nn.Module" in paths:
         return False
     units = context.program.once(_units)
-    if units.any_class and any(path.startswith("torch.nn.") for path in paths):
+    if units.any_class and any_below(paths, "torch.nn."):
         return True
     if units.any_own and any(is_module(context.program, each) for each in classes(context, cls)):
         return True
@@ -108,7 +109,7 @@ def _of_constructor(construction: Construction) -> Units:
         return _of_part(construction)
     flow = construction.flow(value)
     units = [_of_policy(construction, end) for end in flow.ends]
-    names = frozenset[str]().union(*(each.names for each in units))
+    names = frozenset[str]().union(*[each.names for each in units])
     return Units(
         names,
         flow.unknown or any(each.any_own for each in units),
@@ -123,9 +124,7 @@ def _of_policy(construction: Construction, policy: Value) -> Units:
         return Units(frozenset())
     if not words.isdisjoint(_OF_ANY):
         return Units(words, any_own=True, any_class=True)
-    is_literal = any(
-        isinstance(each, ast.Set | ast.Tuple | ast.List) for each in ast.walk(policy.node)
-    )
+    is_literal = any_is(ast.walk(policy.node), ast.Set | ast.Tuple | ast.List)
     is_of_classes = not words.isdisjoint(_OF_CLASSES) and is_literal
     return Units(words, any_own=not is_of_classes)
 

@@ -16,6 +16,7 @@ from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, place_of
+from fsdp_migrate.facts.nodes import any_is
 from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.findings import Action, Severity
 from fsdp_migrate.source import is_test
@@ -122,7 +123,7 @@ def _of_earlier_runs(context: Context) -> Iterator[Sharded]:
         names = [each for each in inside if isinstance(each, ast.Name | ast.Attribute)]
         known = {cls.node for name in names for cls in classes(context, name)}
         known |= {cls.node for cls in classes_of_model(Construction(context, call, ""))}
-        has_loop = any(isinstance(each, ast.For) for each in inside)
+        has_loop = any_is(inside, ast.For)
         is_low = any(isinstance(each, ast.keyword) and each.arg == "mp_policy" for each in inside)
         yield Sharded(block, known, has_loop and "isinstance" not in tests, is_low)
 

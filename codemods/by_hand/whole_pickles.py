@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
+from fsdp_migrate.facts.nodes import has_double_star
 from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP531", "load-of-objects", Severity.RAISES)
@@ -35,7 +36,7 @@ def find(context: Context) -> Iterator[Found]:
 
 def _is_open(context: Context, call: ast.Call) -> bool:
     """Whether a call of `torch.load` leaves it to torch what it may read."""
-    is_open = any(each.arg is None for each in call.keywords)  # `**options`
+    is_open = has_double_star(call)  # `**options`
     says = is_open or keyword(call, "weights_only") is not None
     return not says and "torch.load" in context.dotted(call.func)
 

@@ -49,6 +49,6 @@ def find(context: Context) -> Iterator[Found]:
     for test in file.calls.get("isinstance", ()):
         if len(test.args) == 2 and wrapped.is_inside(test.args[0], file):
             classes = [node for node in ast.walk(test.args[1]) if isinstance(node, ast.expr)]
-            if any(context.fsdp1(each) == CLASS for each in classes):
+            if CLASS in map(context.fsdp1, classes):
                 text = _TESTED.format(context.source(test.args[0]))
                 yield Found(RULE, test, Action.MANUAL, text)

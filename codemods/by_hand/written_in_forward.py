@@ -9,7 +9,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.facts.file import File, is_method, is_name, last_name, root_of
-from fsdp_migrate.facts.nodes import assigned_value, text_of
+from fsdp_migrate.facts.nodes import any_below, assigned_value, text_of
 from fsdp_migrate.facts.program import Definition, is_module
 from fsdp_migrate.facts.scopes import Opaque
 from fsdp_migrate.findings import Action
@@ -160,4 +160,4 @@ def _is_written(context: Context, parameter: ast.expr) -> bool:
 
 def _draws(file: File, context: Context, call: ast.Call) -> bool:
     """Whether a call is one of `torch.nn.init`."""
-    return any(path.startswith("torch.nn.init.") for path in context.dotted(call.func))
+    return any_below(context.dotted(call.func), "torch.nn.init.")

@@ -83,8 +83,8 @@ def _cast(construction: Construction, code: Code) -> list[str]:
         lines = [
             f"for {module} in {code.model}.modules():",
             f"    if not isinstance({module}, {code.exempt}):",
-            *(f"        {line}" for line in lines),
+            *[f"        {line}" for line in lines],
         ]
     if test:
-        return [f"if {code.cast}:", *(f"    {line}" for line in lines)]
+        return [f"if {code.cast}:", *[f"    {line}" for line in lines]]
     return lines

@@ -34,7 +34,7 @@ def by_units(construction: Construction, reason: str) -> Form:
     inside = {*ast.walk(construction.call)}
     # Those have an edit of their own, which leaves no room for one of the whole statement.
     attributes = [node for node in inside if isinstance(node, ast.Attribute)]
-    has_own = any(node in inside for node, _ in written_out(context))
+    has_own = not inside.isdisjoint([node for node, _ in written_out(context)])
     has_own |= any(is_replaced(context, node) for node in attributes)
     if has_own or not is_free(context, call, need):
         return _by_function(construction)

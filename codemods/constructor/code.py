@@ -198,7 +198,7 @@ def _in_room(line: str, room: int) -> list[str]:
             if not _only_gives(chosen.orelse):
                 return [line]
             parts = (chosen.orelse, chosen.test, chosen.body)
-            default, test, value = (ast.get_source_segment(line, part) for part in parts)
+            default, test, value = [ast.get_source_segment(line, part) for part in parts]
             return [f"{name} = {default}", f"if {test}:", f"    {name} = {value}"]
     return [line]
 
@@ -220,7 +220,7 @@ def under(
     if not construction.like_fsdp1:
         return lines
     given = ", ".join([model, *options])
-    return [KEEPS, f"with like_fsdp1({given}):", *(indent(line, "    ") for line in lines)]
+    return [KEEPS, f"with like_fsdp1({given}):", *[indent(line, "    ") for line in lines]]
 
 
 def _arguments(given: dict[str, str]) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import key_of
 from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.nodes import all_are, is_none
 from fsdp_migrate.facts.scopes import Assigned
 
 # A condition as source, or its value where it is certain.
@@ -171,8 +172,8 @@ def is_for_hybrid_shard(choice: Choice) -> bool:
     if not isinstance(mesh, ast.Name):
         return False
     bindings = file.bindings(mesh)
-    made = [each for each in bindings if isinstance(each, Assigned) and not _is_none(each.value)]
-    if not made or not all(isinstance(each, Assigned) for each in bindings):
+    made = [each for each in bindings if isinstance(each, Assigned) and not is_none(each.value)]
+    if not made or not all_are(bindings, Assigned):
         return False
     return all(_is_under_hybrid_shard(file, each.target, choice) for each in made)
 
@@ -189,10 +190,6 @@ def _is_under_hybrid_shard(file: File, target: ast.expr, choice: Choice) -> bool
                 return False
         child = parent
     return False
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None
 
 
 _ORDER = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")

@@ -14,7 +14,7 @@ from fsdp_migrate.codemods.imports import is_pure
 from fsdp_migrate.codemods.rule import Edit, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS, RUNTIME
-from fsdp_migrate.facts.nodes import calls_around
+from fsdp_migrate.facts.nodes import all_are, any_below, calls_around, has_star, is_none
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Assigned, Binding, Imported, Opaque
@@ -164,14 +164,14 @@ class Construction:
                     continue
                 around = [each for each in file.ancestors(read) if isinstance(each, ast.Call)]
                 paths = chain.from_iterable(context.dotted(each.func) for each in around)
-                if any(path.startswith("torch.optim.") for path in paths):
+                if any_below(paths, "torch.optim."):
                     return True
         return False
 
     @property
     def is_written_out(self) -> bool:
         """Whether the file shows the name of every argument: no star gives any, and no dictionary whose keys are not known."""
-        starred = any(isinstance(value, ast.Starred) for value in self.call.args)
+        starred = has_star(self.call)
         return not starred and not self.unseen
 
     def value(self, name: str) -> ast.expr | None:
@@ -187,10 +187,16 @@ class Construction:
         """Whether an expression is certainly None."""
         return self.constant(value) is None
 
+    @property
+    def has_mesh(self) -> bool:
+        """Whether the call says which ranks shard, by a mesh or by groups."""
+        given = [self.value("device_mesh"), self.value("process_group")]
+        return given != [None, None]
+
     def can_be_none(self, value: ast.expr) -> bool:
         """Whether one of the expressions that can make a value is None."""
         ends = [end.node for end in self.flow(value).ends]
-        return any(isinstance(each, ast.Constant) and each.value is None for each in ends)
+        return any(map(is_none, ends))
 
     def constant(self, value: ast.expr) -> object:
         """The value of an expression that is a literal, directly or behind a name; `...` for any other."""
@@ -256,10 +262,10 @@ class Construction:
     def _translated(self, node: ast.expr) -> str:
         """The source of an argument in which torch's form replaces a method of another model; "" if it replaces none."""
         context = self.context
-        parts = (each for each in ast.walk(node) if isinstance(each, ast.Attribute))
         if context.form != "torch" or context.ask is None:
             return ""
-        if not any(each.attr in _REPLACED for each in parts):
+        attributes = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+        if attributes.isdisjoint(_REPLACED):
             return ""
         start, end = context.file.span(node)
         edits: list[Edit] = []
@@ -308,7 +314,7 @@ class Construction:
             if here is None:
                 continue
             bindings = [each for each in here.bindings if not self._is_bound_by_itself(each)]
-            if len(bindings) > 1 and not all(isinstance(each, Imported) for each in bindings):
+            if len(bindings) > 1 and not all_are(bindings, Imported):
                 return False
         return True
 
@@ -324,7 +330,9 @@ class Construction:
         file = self.context.file
         if file.function(value) is not file.function(self.call):
             return False
-        for name in (node for node in ast.walk(value) if isinstance(node, ast.Name)):
+        for name in ast.walk(value):
+            if not isinstance(name, ast.Name):
+                continue
             variable = file.variable(name)
             there = file.variable(name, self.call)
             if variable is None or there is None or variable.scope is not there.scope:
@@ -332,7 +340,7 @@ class Construction:
             if variable.scope is file.scope and file.function(value) is not None:
                 continue
             targets = [each.target for each in variable.assigned]
-            others = (each for each in variable.bindings if isinstance(each, Opaque))
+            others = [each for each in variable.bindings if isinstance(each, Opaque)]
             if any(others) or any(target.lineno >= value.lineno for target in targets):
                 return False
         return True
@@ -370,7 +378,7 @@ def _kind(context: Context, call: ast.Call) -> str | None:
     if call.args and context.references.get(call.args[0]) == CLASS:
         if "functools.partial" in context.dotted(call.func):
             return PARTIAL
-    if any(context.references.get(given) == CLASS for given in _wrapper_classes(call)):
+    if CLASS in map(context.references.get, _wrapper_classes(call)):
         return ENABLE_WRAP
     if _is_subclass(context, call):
         return SUBCLASS

@@ -182,7 +182,7 @@ def _called_for_each(
         if test:
             condition = f"{grouped(test)} and {on_meta}"
         lines = [f"for {module} in {model}.modules():", *body]
-        return [f"if {condition}:", *(f"    {line}" for line in lines)]
+        return [f"if {condition}:", *[f"    {line}" for line in lines]]
     on_meta = construction.context.local("on_meta", construction.call)
     is_there = "any(t.is_meta for t in (*m.parameters(), *m.buffers()))"
     lines = [
@@ -191,7 +191,7 @@ def _called_for_each(
         *body,
     ]
     if test:
-        return [f"if {test}:", *(f"    {line}" for line in lines)]
+        return [f"if {test}:", *[f"    {line}" for line in lines]]
     return lines
 
 
@@ -201,7 +201,7 @@ def _each_on_meta(model: str, module: str, body: list[str]) -> list[str]:
         f"for {module} in {model}.modules():",
         f"    own = [*{module}.parameters(recurse=False), *{module}.buffers(recurse=False)]",
         "    if any(tensor.is_meta for tensor in own):",
-        *(f"        {line}" for line in body),
+        *[f"        {line}" for line in body],
     ]
 
 
@@ -258,7 +258,7 @@ def _offloaded(construction: Construction, code: Code, lines: list[str]) -> list
         return []
     if code.offloaded is True:
         return lines
-    return [f"if {code.offloaded}:", *(f"    {line}" for line in lines)]
+    return [f"if {code.offloaded}:", *[f"    {line}" for line in lines]]
 
 
 def _body(construction: Construction, function: ast.Lambda, module: str) -> list[str]:

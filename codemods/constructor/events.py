@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.constructor.identity import Identity
 from fsdp_migrate.facts.file import File, last_name, values_given
 from fsdp_migrate.facts.models import Models, models_of
 from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.facts.nodes import any_below, any_is
 from fsdp_migrate.facts.origins import value_of
 from fsdp_migrate.facts.program import Definition, Program
 
@@ -167,7 +168,7 @@ class Events:
         if _is_builtin(file, function):
             return None
         dotted = self.program.dotted(function, file)
-        if any(each.startswith(_OF_TORCH) for each in dotted):
+        if any_below(dotted, _OF_TORCH):
             return None
         if not dotted and self._can_run(file, function):
             return Event.RUNS
@@ -252,7 +253,7 @@ def _is_harmless(file: File, call: ast.Call) -> bool:
 
 def _is_result(expression: ast.expr) -> bool:
     """Whether an expression is what a call returns, or a part of that."""
-    return any(isinstance(node, ast.Call) for node in ast.walk(expression))
+    return any_is(ast.walk(expression), ast.Call)
 
 
 def _is_builtin(file: File, function: ast.expr) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fsdp_migrate.facts.file import File, given
+from fsdp_migrate.facts.nodes import has_double_star, has_star
 from fsdp_migrate.facts.origins import Value, returned, value_of, within
 from fsdp_migrate.facts.program import Definition, Inner, Program
 from fsdp_migrate.facts.scopes import Assigned, Binding, Defined, Imported, Parameter
@@ -67,7 +68,7 @@ class _Search:
                 self.step(here, node, path)
 
     def add(self, file: File, *nodes: ast.expr, path: Path = ()) -> None:
-        self.pending += ((file, node, path) for node in nodes)
+        self.pending += [(file, node, path) for node in nodes]
 
     def end(self, file: File, node: ast.expr, path: Path) -> None:
         if path:
@@ -188,8 +189,7 @@ class _Search:
             self.flow.hidden = True
         for other, call in calls:
             value = given(call, function, name)
-            stars = any(isinstance(each, ast.Starred) for each in call.args)
-            stars |= any(keyword.arg is None for keyword in call.keywords)
+            stars = has_star(call) or has_double_star(call)
             if value is not None:
                 self.add(other, value)
             elif default is not None and not stars:
@@ -308,7 +308,7 @@ def _is_overwritten(
     targets = [each.target for each in bindings if isinstance(each, Assigned)]
     # A walrus may be in a part of an expression that is not evaluated.
     certain = [each for each in targets if not isinstance(file.parents[each], ast.NamedExpr)]
-    return any(file.statement(each) in behind for each in certain)
+    return not {*behind}.isdisjoint(map(file.statement, certain))
 
 
 def key_of(program: Program, file: File, node: ast.expr) -> ast.expr | None:

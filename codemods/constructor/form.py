@@ -59,6 +59,7 @@ from fsdp_migrate.codemods.rule import Edit, Found
 from fsdp_migrate.codemods.swap import RULE as IMPORT
 from fsdp_migrate.codemods.uses.methods import is_replaced
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.nodes import has_double_star
 from fsdp_migrate.findings import Action, Severity
 
 _NOT_REWRITTEN = "Unchanged: it belongs to the FSDP1 call at line {}, which is not rewritten (see FSDP002 there)."
@@ -97,7 +98,7 @@ def find(context: Context) -> Iterator[Found]:
         yield from _arguments(construction, decision.form, spoken)
         if decision.form is not None:
             forms.append(decision.form)
-            unpacks = any(each.arg is None for each in construction.call.keywords)
+            unpacks = has_double_star(construction.call)
             if decision.form.in_words and unpacks:
                 done.append((construction, decision.form))
             why = decision.form.gathered

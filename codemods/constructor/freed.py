@@ -150,7 +150,7 @@ def _of_parameter(construction: Construction, value: ast.Name) -> Freed | None:
     default = default_of(function, argument.arg)
     program = context.program
     having = program.tree.having
-    words = (rf"\b{each}\b".encode() for each in (function.name, argument.arg))
+    words = [rf"\b{each}\b".encode() for each in (function.name, argument.arg)]
     passing = frozenset.intersection(*map(having, words))
     own = frozenset((str(file.path),))
     if default is None or not having(_ENUM.encode()) | passing <= own:

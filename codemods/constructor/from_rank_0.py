@@ -50,7 +50,7 @@ def sync(construction: Construction, value: ast.expr, code: Code) -> str:
     else:
         lines.append(f"    {dist}.broadcast({tensor}.detach(), {source})")
     if test:
-        lines = [f"if {test}:", *(f"    {line}" for line in lines)]
+        lines = [f"if {test}:", *[f"    {line}" for line in lines]]
     if "sync_module_states" not in test:  # which says it
         lines.insert(0, "# Every rank begins with rank 0's values")
     code.before += lines
@@ -125,7 +125,7 @@ def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
         f"    {dist}.broadcast({buffer}, src=0)",
     ]
     if test:
-        code.last = [f"if {test}:", *(f"    {line}" for line in lines)]
+        code.last = [f"if {test}:", *[f"    {line}" for line in lines]]
     else:
         code.last = lines
     code.imports += [

@@ -8,8 +8,9 @@ from fsdp_migrate.codemods.constructor.devices import device_type, distributed
 from fsdp_migrate.codemods.constructor.flow import default_of
 from fsdp_migrate.codemods.constructor.meshes import DEVICE_MESH, DIMS, is_of_all_ranks
 from fsdp_migrate.codemods.constructor.named_meshes import without_names
-from fsdp_migrate.codemods.constructor.sharding import branches, is_none, mesh_of_all
+from fsdp_migrate.codemods.constructor.sharding import branches, mesh_of_all
 from fsdp_migrate.codemods.rule import Import, Rule
+from fsdp_migrate.facts.nodes import is_none
 from fsdp_migrate.facts.scopes import Parameter
 
 GROUP = Rule("FSDP106", "process-group")
@@ -67,7 +68,7 @@ def _pair_of_groups(construction: Construction, value: ast.expr, code: Code) -> 
     device = device_type(construction, code)
     group = construction.text(value)
     names = ("shard_group", "replicate_group", "rows", "mesh")
-    shard, replicate, rows, mesh = (context.local(name, call) for name in names)
+    shard, replicate, rows, mesh = [context.local(name, call) for name in names]
     pair = [
         f"{shard}, {replicate} = {group}",
         f"{rows} = [None] * {dist}.get_world_size()",
@@ -78,7 +79,7 @@ def _pair_of_groups(construction: Construction, value: ast.expr, code: Code) -> 
     if code.hybrid is not True:
         pair = [
             f"if {code.hybrid}:",
-            *(f"    {line}" for line in pair),
+            *[f"    {line}" for line in pair],
             "else:",
             f"    {mesh} = DeviceMesh.from_group({group}, {device})",
         ]
@@ -93,7 +94,7 @@ def _is_parameter(construction: Construction, value: ast.expr) -> bool:
     bindings = construction.context.file.bindings(value)
     parameters = [each for each in bindings if isinstance(each, Parameter)]
     defaults = [default_of(each.function, each.argument.arg) for each in parameters]
-    return any(default is not None and is_none(default) for default in defaults)
+    return any(map(is_none, defaults))
 
 
 def device_mesh(construction: Construction, value: ast.expr, code: Code) -> str:

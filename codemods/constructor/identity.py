@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from fsdp_migrate.facts.file import File, last_name, root_of, values_given
 from fsdp_migrate.facts.models import SAME, Models, models_of
@@ -100,7 +100,7 @@ class Identity:
             ]
             others = []
         every = [*reached, *others]
-        return _together(self._bound(file, binding) for binding in every)
+        return _NOTHING.union(*[self._bound(file, binding) for binding in every])
 
     def _bound(self, file: File, binding: Binding) -> Sources:
         match binding:
@@ -112,7 +112,7 @@ class Identity:
                 every = self.models.origins.given(binding, file)
                 given = [each for each in every if str(each.file.path) in self._paths]
                 if given:
-                    return _together(self._at(each) for each in given)
+                    return _NOTHING.union(*[self._at(each) for each in given])
                 return _OPEN
         return _OPEN
 
@@ -128,13 +128,15 @@ class Identity:
         if isinstance(call.func, ast.Attribute) and call.func.attr in SAME:
             return self.sources(file, call.func.value)
         if last_name(call.func) in ("compile", "getattr"):
-            return _together(self.sources(file, value) for value in values_given(call))
+            return _NOTHING.union(*[self.sources(file, value) for value in values_given(call)])
         if isinstance(call.func, ast.Name) and call.func.id in ("type", "super"):
             return _NOTHING
         called = self.models.origins.called(call, file)
         if called is None or not isinstance(called.node, _FUNCTIONS):
             return self._made_elsewhere(file, call)
-        return _together(self.sources(each.file, each.value) for each in returned(called, path))
+        return _NOTHING.union(
+            *[self.sources(each.file, each.value) for each in returned(called, path)]
+        )
 
     def _made_elsewhere(self, file: File, call: ast.Call) -> Sources:
         """What makes the models that a call of another library can return: no method of an object without one does."""
@@ -158,7 +160,7 @@ class Identity:
             of_assigned(each, home) for home in self._files for each in stored(home, attribute.attr)
         ]
         if kept:
-            return _together(self._at(each) for each in kept)
+            return _NOTHING.union(*[self._at(each) for each in kept])
         return _OPEN
 
 
@@ -200,10 +202,6 @@ def _last_before(file: File, assigned: Sequence[Assigned], name: ast.Name) -> As
         if found is None or each.target.lineno > found.target.lineno:
             found = each
     return found
-
-
-def _together(sources: Iterable[Sources]) -> Sources:
-    return _NOTHING.union(*sources)
 
 
 def _is_class(function: ast.AST, argument: ast.arg) -> bool:

@@ -4,6 +4,7 @@ import ast
 
 from fsdp_migrate.codemods.constructor.construction import SUBCLASS, Construction, constructions
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.nodes import has_star
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Program
 
@@ -16,7 +17,7 @@ _WORDS = r"ignored_(?<!\wignored_)(?:modules|states|param)\w*[\"']?\s*[:=](?!\s*
 def may_ignore(program: Program) -> bool:
     """Whether parameters may be ignored, by what constructors are given; where they do not show it, by words in the files."""
     every = program.once(every_construction)
-    if any(ignores(each) for each in every):
+    if any(map(ignores, every)):
         return True
     # What a run before has rewritten is no constructor any more.
     is_rewritten = any(_SHARDS in file.text for file in program.files)
@@ -44,7 +45,7 @@ def ignores(construction: Construction) -> bool:
 
 def is_shown(construction: Construction) -> bool:
     """Whether the file shows all arguments of a constructor."""
-    has_stars = any(isinstance(each, ast.Starred) for each in construction.call.args)
+    has_stars = has_star(construction.call)
     return not construction.unseen and not has_stars and construction.kind != SUBCLASS
 
 

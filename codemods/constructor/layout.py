@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.imports import WITHOUT_EFFECT
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.nodes import any_is, has_any, is_none
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +119,7 @@ def _model(construction: Construction, target: str) -> tuple[str, str]:
     is_path = isinstance(module, ast.Name | ast.Attribute | ast.Subscript)
     if is_path and not _calls(module):
         return ast.unparse(module), ""
-    can_be_read = target and not any(mark in target for mark in "([,")
+    can_be_read = target and not has_any(target, "([,")
     name = target
     if not can_be_read:
         name = context.local("model", call)
@@ -130,7 +131,7 @@ def _model(construction: Construction, target: str) -> tuple[str, str]:
 
 def _calls(path: ast.expr) -> bool:
     """Whether an expression calls something, and must not be written twice."""
-    return any(isinstance(node, ast.Call) for node in ast.walk(path))
+    return any_is(ast.walk(path), ast.Call)
 
 
 _LATER = (ast.Lambda, ast.IfExp, ast.BoolOp, ast.comprehension, ast.NamedExpr, ast.Await)
@@ -144,7 +145,7 @@ def _comes_first(context: Context, statement: ast.stmt, call: ast.Call) -> bool:
         if node is statement:
             break
         around.append(node)
-    if any(isinstance(node, _LATER + _COMPREHENSIONS) for node in around):
+    if any_is(around, _LATER + _COMPREHENSIONS):
         return False
     place = (call.lineno, call.col_offset)
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
@@ -160,7 +161,7 @@ def in_place(construction: Construction, code: Code, place: Place) -> list[Edit]
     if place.test:
         lines = [
             f"if {place.test}:",
-            *(indent(line, "    ") for line in _flat(place, lines, room - 4)),
+            *[indent(line, "    ") for line in _flat(place, lines, room - 4)],
         ]
         if place.otherwise:
             lines += ["else:", f"    {place.otherwise}"]
@@ -268,4 +269,4 @@ def _is_none(keyword: ast.expr | ast.keyword) -> bool:
     value = keyword
     if isinstance(keyword, ast.keyword):
         value = keyword.value
-    return isinstance(value, ast.Constant) and value.value is None
+    return is_none(value)

@@ -55,7 +55,7 @@ def chosen(construction: Construction, value: ast.expr, flow: Flow) -> Chosen | 
     """The meshes that a strategy becomes; None if it cannot be made of meshes alone, or not there."""
     if construction.kind != DIRECT or not isinstance(value, ast.Name) or flow.unknown:
         return None
-    if any(construction.value(name) is not None for name in ("device_mesh", "process_group")):
+    if construction.has_mesh:
         return None
     device = construction.value("device_id")
     if device is not None and "cpu" in construction.text(device):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.flow import flow_of
 from fsdp_migrate.facts.file import File, last_name, values_given
+from fsdp_migrate.facts.nodes import all_are, any_is
 from fsdp_migrate.facts.origins import Value, reaches
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.facts.scopes import Assigned, Binding
@@ -79,7 +80,7 @@ def _makes_model(program: Program, file: File, binding: Binding) -> bool:
     if not isinstance(binding, Assigned) or binding.path or not isinstance(binding.value, ast.Call):
         return False
     # A context, or an argument, may hold the device.
-    if any(isinstance(around, ast.With) for around in file.ancestors(binding.value)):
+    if any_is(file.ancestors(binding.value), ast.With):
         return False
     if any(keyword.arg is None or "device" in keyword.arg for keyword in binding.value.keywords):
         return False
@@ -99,9 +100,9 @@ def is_as_a_whole(construction: Construction) -> bool:
         return False
     flow = construction.flow(module)
     made = [each.node for each in (*flow.ends, *flow.outside)]
-    if flow.hidden or not made or not all(isinstance(each, ast.Call) for each in made):
+    if flow.hidden or not made or not all_are(made, ast.Call):
         return False
-    return not any(_gets_parts(carrier) for carrier in flow.carriers)
+    return not any(map(_gets_parts, flow.carriers))
 
 
 def _gets_parts(carrier: Value) -> bool:
@@ -183,7 +184,8 @@ def _is_maker(program: Program, file: File, function: ast.expr) -> bool:
         return True
     if not isinstance(function, ast.Name):
         return False
-    return any(last_name(end.node) in _MAKERS for end in flow_of(program, file, function).ends)
+    names = {last_name(end.node) for end in flow_of(program, file, function).ends}
+    return not names.isdisjoint(_MAKERS)
 
 
 def _devices(call: ast.Call) -> Iterator[ast.expr]:

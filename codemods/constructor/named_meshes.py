@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.meshes import DEVICE_MESH, DIMS
 from fsdp_migrate.codemods.context import keyword
 from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.nodes import has_double_star
 from fsdp_migrate.facts.origins import Value
 
 
@@ -20,7 +21,7 @@ def without_names(construction: Construction, value: ast.expr) -> Value | None:
         if not isinstance(call, ast.Call):
             continue
         is_mesh = f"{DEVICE_MESH}.init_device_mesh" in program.dotted(call.func, made.file)
-        has_stars = any(each.arg is None for each in call.keywords)
+        has_stars = has_double_star(call)
         if not is_mesh or has_stars or keyword(call, "mesh_dim_names", 2) is not None:
             continue
         match keyword(call, "mesh_shape", 1):

@@ -184,6 +184,6 @@ def _taking(context: Context, made: ast.expr) -> ast.expr | None:
     for construction in constructions(context):
         for name in ("mixed_precision", "sharding_strategy", "auto_wrap_policy"):
             value = construction.value(name)
-            if value is not None and any(end.node is made for end in construction.flow(value).ends):
+            if value is not None and made in [end.node for end in construction.flow(value).ends]:
                 return construction.call
     return None

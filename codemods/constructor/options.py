@@ -24,6 +24,7 @@ from fsdp_migrate.codemods.edit.items import read
 from fsdp_migrate.codemods.edit.text import comments, spliced
 from fsdp_migrate.codemods.rule import Edit
 from fsdp_migrate.facts.file import NEWLINE, File, last_name, values_given
+from fsdp_migrate.facts.nodes import has_star
 from fsdp_migrate.facts.program import Program
 
 # FSDP1's fields in their order, with their defaults.
@@ -74,7 +75,7 @@ def precision_of(program: Program, file: File, made: ast.expr) -> Precision | No
     values = values_given(made)
     if len({*names} & {*FIELDS}) != len(values):
         return None
-    if any(isinstance(value, ast.Starred) for value in made.args):
+    if has_star(made):
         return None
     given = dict(zip(names, values, strict=True))
     constants = {n: v.value for n, v in given.items() if isinstance(v, ast.Constant)}
@@ -139,7 +140,7 @@ class Rewritten:
                 )
                 > 1
             ):
-                self.casting |= {value, *(end.node for end in flow.ends)}
+                self.casting |= {value, *[end.node for end in flow.ends]}
         for file in dict.fromkeys(self.ends.values()):
             unread = [*_unread(program, file, self.ends)]
             if any(made in self.casting for made, home in self.ends.items() if home is file):
@@ -163,7 +164,7 @@ class Rewritten:
         every = [each for each in found if each is not None]
         field = shared_buffer_dtype(every)
         is_local = field != "itself" or every[0].sources["buffer_dtype"].startswith("torch.")
-        is_local |= any(end.node is value for end in flow.ends)
+        is_local |= value in [end.node for end in flow.ends]
         is_local |= field == "itself" and _is_beside(construction, flow, every[0])
         return field != UNSHOWN and is_local and all(map(_is_plain, every))
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from fsdp_migrate.codemods.constructor.events import FUNCTIONS, WORDS, Effect, Event, Events
 from fsdp_migrate.codemods.constructor.statements import FRESH, NONE, Body, State, States
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.nodes import any_is
 from fsdp_migrate.facts.program import Definition, External, Program
 
 _WITHOUT = frozenset({"no_grad", "inference_mode"})
@@ -93,7 +94,7 @@ class _Search:
         """
         uncalled = [*_uncalled(files)]
         makers = self._makers
-        if any(isinstance(each, ast.Module) for each in makers):  # of no other program
+        if any_is(makers, ast.Module):  # of no other program
             names = self.program.once(_names_in, paths)
             uncalled = [each for each in uncalled if not self._is_dead(names, each)]
         for each in uncalled:
@@ -140,7 +141,7 @@ class _Search:
         function = called.node
         assert isinstance(function, FUNCTIONS)
         grad = _inside(file, function, grad)
-        return NONE.union(*(self._behind(file, function, grad, state) for state in states))
+        return NONE.union(*[self._behind(file, function, grad, state) for state in states])
 
     def _behind(
         self, file: File, function: FunctionNode, grad: bool | None, state: State
@@ -169,7 +170,7 @@ class _Search:
     def call(self, file: File, call: ast.Call, grad: bool | None, states: States) -> States:
         """The states behind a call."""
         if call is self.sharding:
-            return FRESH.union(state for state in states if state.is_made)
+            return FRESH.union([state for state in states if state.is_made])
         effect: Effect = self.events.of(file, call)
         if effect.functions:
             ends = [self.function(each, grad, states) for each in effect.functions]
@@ -246,9 +247,9 @@ def _behind_backward(states: States) -> States:
 
 def _run(states: States, grad: bool | None) -> States:
     """The states behind a forward, with gradients or without, or either."""
-    not_made = frozenset(each for each in states if not each.is_made)
-    with_them = frozenset(replace(each, waits=True) for each in states - not_made)
-    without = frozenset(replace(each, is_gathered=True) for each in states - not_made)
+    not_made = states - {each for each in states if each.is_made}
+    with_them = {replace(each, waits=True) for each in states - not_made}
+    without = {replace(each, is_gathered=True) for each in states - not_made}
     if grad is None:
         return not_made | with_them | without
     if grad:
@@ -314,7 +315,7 @@ def _names_in(program: Program, paths: frozenset[str]) -> frozenset[str]:
         elif (file := program.load(path)) is not None:
             found.update(file.loads, file.attributes)
             texts = [each.value for each in file.of(ast.Constant)]
-            found.update(text for text in texts if isinstance(text, str))
+            found.update([text for text in texts if isinstance(text, str)])
     return frozenset(found)
 
 

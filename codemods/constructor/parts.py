@@ -28,7 +28,7 @@ def has_sharded_parts(construction: Construction) -> bool:
         statement = context.file.statement(other.call)
         if isinstance(statement, ast.Assign):
             names += [context.source(target) for target in statement.targets]
-        if any(path.match(name) for name in names):
+        if any(map(path.match, names)):
             return True
     return False
 

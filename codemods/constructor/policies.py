@@ -38,7 +38,7 @@ def _counts(program: Program, policy: Value) -> bool:
         for each in program.meanings(node, file)
         if isinstance(each, Definition) and isinstance(each.node, ast.FunctionDef)
     ]
-    return not functions or any(_reads_count(function) for function in functions)
+    return not functions or any(map(_reads_count, functions))
 
 
 def _partial_counts(program: Program, function: Value, policies: ast.expr | None) -> bool:
@@ -57,6 +57,6 @@ def _reads_count(function: _Function) -> bool:
     if function.args.kwarg is not None:
         others = function.args.kwarg.arg
     positional = [*function.args.posonlyargs, *function.args.args]
-    names = {_COUNT, "unwrapped_params", others, *(each.arg for each in positional[2:])}
-    read = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
-    return any(node.id in names for node in read)
+    names = {_COUNT, "unwrapped_params", others, *[each.arg for each in positional[2:]]}
+    read = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    return not read.isdisjoint(names)

@@ -74,10 +74,11 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
     flow = construction.flow(value)
     found = [precision_of(program, end.file, end.node) for end in flow.ends]
     given = [each for each in found if each is not None and each.sources]
-    if any("_module_classes_to_ignore" in each.sources for each in given):
+    fields = {name for each in given for name in each.sources}
+    if "_module_classes_to_ignore" in fields:
         raise AtRunTime
     is_said = value in code.rewritten.casting
-    has_type = any("param_dtype" in each.sources for each in given)
+    has_type = "param_dtype" in fields
     code.casts = has_type or flow.unknown or None in found
     told = _keep_norms(construction, code, given)
     casts = is_said or not code.casts or _literal(given, "cast_forward_inputs")

@@ -16,6 +16,7 @@ from fsdp_migrate.codemods.constructor.reads import is_read, whole_sets
 from fsdp_migrate.codemods.edit.text import comments
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.names import POLICIES
+from fsdp_migrate.facts.nodes import all_are, has_any
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Imported
@@ -142,7 +143,7 @@ def _is_fixed(file: File, expression: ast.expr) -> bool:
     if not isinstance(expression, ast.Name) or expression.id == "module":
         return False
     bindings = file.bindings(expression)
-    if all(isinstance(each, Imported) for each in bindings):
+    if all_are(bindings, Imported):
         return True
     return len(bindings) == 1 and not is_path
 
@@ -153,7 +154,7 @@ def _is_documented(file: File, made: ast.expr) -> bool:
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
         return False
     text = ast.get_docstring(function) or ""
-    return any(name in text for name in POLICIES)
+    return has_any(text, POLICIES)
 
 
 def _is_none(node: ast.expr) -> bool:

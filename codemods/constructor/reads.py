@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fsdp_migrate.codemods.constructor.flow import Flow
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.nodes import any_is
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Inner, Program
 from fsdp_migrate.facts.scopes import Imported
@@ -39,7 +40,7 @@ def read_elsewhere(
             if variable is None:  # `from module import *` gives it
                 uses += _named(program, node.id, file)
             elif variable.scope is file.scope:
-                if any(isinstance(each, Imported) for each in variable.bindings):
+                if any_is(variable.bindings, Imported):
                     uses += _uses_of_imported(program, file, node)
                 elif program.reach.is_read(file, node.id):
                     uses += _named(program, node.id, file)
@@ -50,7 +51,7 @@ def read_elsewhere(
                 for use in other.attributes.get(node.attr, ())
                 if isinstance(use.ctx, ast.Load)
             ]
-            if any(isinstance(each, Inner) for each in program.meanings(node.value, file)):
+            if any_is(program.meanings(node.value, file), Inner):
                 uses += _named(program, node.attr)
         case ast.Call():
             uses = list(program.calls(last_name(node.func)))

@@ -15,6 +15,7 @@ from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.edit.text import comments, comments_between
 from fsdp_migrate.codemods.imports import WITHOUT_EFFECT
 from fsdp_migrate.facts.file import NEWLINE, File
+from fsdp_migrate.facts.nodes import has_any
 
 
 class Beside:
@@ -197,4 +198,4 @@ def _is_about_call(comment: str) -> bool:
 
 def _speaks_of(comment: str, name: str) -> bool:
     words = [word for word in name.split("_") if len(word) > 3]
-    return any(word in comment.lower() for word in words)
+    return has_any(comment.lower(), words)

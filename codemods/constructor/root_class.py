@@ -5,6 +5,7 @@ import ast
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.constructor.model_classes import classes_of_model
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.nodes import any_below
 from fsdp_migrate.facts.program import Definition, Program, is_module
 
 
@@ -16,7 +17,7 @@ def may_be_of(construction: Construction, classes: list[ast.expr]) -> bool:
         meanings = context.program.meanings(cls, context.file)
         named += [each for each in meanings if isinstance(each, Definition)]
     nodes = {each.node for each in named}
-    if any(each.node in nodes for each in classes_of_model(construction)):
+    if nodes & {each.node for each in classes_of_model(construction)}:
         return True
     names = set(map(last_name, classes))
     names |= {name for each in named for name in _below(context.program, each)}
@@ -54,5 +55,5 @@ def _is_part(program: Program, file: File, call: ast.Call) -> bool:
     around = file.parents[call]
     if isinstance(around, ast.Call) and call in around.args:
         paths = program.dotted(around.func, file)
-        return any(path.startswith("torch.nn.") for path in paths)
+        return any_below(paths, "torch.nn.")
     return isinstance(around, ast.List | ast.ListComp | ast.GeneratorExp | ast.Starred)

@@ -37,6 +37,7 @@ from fsdp_migrate.codemods.edit.text import Refused
 from fsdp_migrate.codemods.imports import BINDING, may_change
 from fsdp_migrate.codemods.rule import Rule
 from fsdp_migrate.facts.file import values_given
+from fsdp_migrate.facts.nodes import any_is, is_none
 from fsdp_migrate.facts.program import Program
 
 CPU_OFFLOAD = Rule("FSDP201", "cpu-offload")
@@ -191,7 +192,7 @@ def _leave_behind(construction: Construction, code: Code) -> None:
 
 def _no_effect(construction: Construction, value: ast.expr, code: Code) -> str:
     """An argument that means nothing under FSDP2, whatever its value."""
-    if any(isinstance(node, BINDING) for node in ast.walk(value)):
+    if any_is(ast.walk(value), BINDING):
         raise AtRunTime
     if may_change(value):
         code.above.append(construction.text(value))
@@ -282,7 +283,7 @@ def _forward_prefetch(construction: Construction, value: ast.expr, code: Code) -
         "    unit.set_modules_to_forward_prefetch([following])",
     ]
     if constant is ...:
-        lines = [f"if {construction.text(value)}:", *(f"    {line}" for line in lines)]
+        lines = [f"if {construction.text(value)}:", *[f"    {line}" for line in lines]]
     code.last += lines
     return (
         "Replaced by `set_modules_to_forward_prefetch`: each unit prefetches the next one in the order of "
@@ -296,7 +297,7 @@ def _ignored(construction: Construction, value: ast.expr, code: Code) -> str:
     call = construction.call
     source = construction.text(value)
     flow = construction.flow(value)
-    may_be_none = any(isinstance(e.node, ast.Constant) and e.node.value is None for e in flow.ends)
+    may_be_none = any(map(is_none, [end.node for end in flow.ends]))
     may_be_none |= flow.unknown and isinstance(value, ast.Name | ast.Attribute)
     if may_be_none:
         source = f"({source} or ())"

@@ -90,12 +90,9 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     hybrid = choice.is_among(HYBRID)
     whole = choice.is_among(("NO_SHARD",))
     _free_after_forward(construction, keeps, code)
-    is_given = any(
-        construction.value(name) is not None for name in ("device_mesh", "process_group")
-    )
     if construction.value("device_mesh") is not None:
         code.hybrid = hybrid
-    if not is_given:
+    if not construction.has_mesh:
         mesh = _mesh(construction, choice, hybrid, whole, code)
     elif choice.is_shown:
         mesh = _of_given(construction, hybrid, whole, code)
@@ -107,7 +104,7 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
             home = RUNTIME
         code.imports.append(Import(home, "ShardingStrategy", construction.call.func))
     member = construction.member(value, "ShardingStrategy")
-    named = _of_member(member, is_given=is_given)
+    named = _of_member(member, is_given=construction.has_mesh)
     if named:
         return named
     text = _message(keeps, mesh, is_one=member is not None)
@@ -128,8 +125,7 @@ def _where_chosen(construction: Construction, value: ast.expr, choice: Choice, c
     if freed is None:
         return ""
     _free_after_forward(construction, f"not {freed.name}", code)
-    names = ("device_mesh", "process_group")
-    if any(construction.value(name) is not None for name in names):
+    if construction.has_mesh:
         code.hybrid = freed.is_hybrid
         return _CHOSEN
     mesh = _mesh(construction, choice, freed.is_hybrid, False, code)
@@ -233,8 +229,8 @@ def _goes(context: Context, node: ast.expr) -> bool:
         return False
     gone: set[ast.AST] = {*context.models.constructors(context.file)}
     for construction in constructions(context):  # a dictionary has its arguments elsewhere
-        gone.update(argument.node for argument in construction.arguments)
-    return any(each in gone for each in context.file.ancestors(node))
+        gone.update([argument.node for argument in construction.arguments])
+    return not gone.isdisjoint(context.file.ancestors(node))
 
 
 def _free_after_forward(construction: Construction, keeps: Condition, code: Code) -> None:
@@ -274,7 +270,7 @@ def _mesh(
     code.imports.append(Import(DEVICE_MESH, "init_device_mesh"))
     condition: Condition = hybrid is True or choice.is_among((*HYBRID, "NO_SHARD"))
     if condition is not True:
-        lines = [f"{mesh} = None", f"if {condition}:", *(f"    {line}" for line in lines)]
+        lines = [f"{mesh} = None", f"if {condition}:", *[f"    {line}" for line in lines]]
     code.above += lines
     code.shared["mesh"] = mesh
     texts = []
@@ -314,9 +310,5 @@ def branches(otherwise: str, branches: list[tuple[Condition, list[str]]]) -> lis
             word = "if"
             if lines:
                 word = "elif"
-            lines += [f"{word} {condition}:", *(f"    {line}" for line in body)]
+            lines += [f"{word} {condition}:", *[f"    {line}" for line in body]]
     return [otherwise, *lines]
-
-
-def is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None

@@ -99,7 +99,7 @@ class Body:
                 return self._try(statement, grad, states)
             case ast.Match(subject=subject, cases=cases):
                 states = self.calls(subject, grad, states)
-                return states.union(*(self.block(case.body, grad, states) for case in cases))
+                return states.union(*[self.block(case.body, grad, states) for case in cases])
         if isinstance(statement, ast.Return | ast.Raise | ast.Break | ast.Continue):
             self._leave(statement, self.calls(statement, grad, states))
             return NONE

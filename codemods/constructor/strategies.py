@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.constructor.freed import Freed, freed
 from fsdp_migrate.codemods.constructor.meshes import Chosen, chosen
 from fsdp_migrate.codemods.constructor.reads import is_read, whole_sets
 from fsdp_migrate.facts.file import File
+from fsdp_migrate.facts.nodes import is_none
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Program
 
@@ -90,7 +91,7 @@ def _is_named(program: Program, value: ast.expr, flow: Flow, passed: set[ast.AST
         return False
     if not any(key_of(program, end.file, end.node) is not None for end in flow.ends):
         return False
-    if not all(_named(program, end) is not None or _is_none(end.node) for end in flow.ends):
+    if not all(_named(program, end) is not None or is_none(end.node) for end in flow.ends):
         return False
     return not is_read(program, flow, passed)
 
@@ -109,7 +110,3 @@ def _named(program: Program, end: Value) -> Made | None:
         case ast.Attribute(value=enum, attr=name) if program.fsdp1(enum, file) == ENUM:
             return Made(file, f'"{name}"', node)
     return None
-
-
-def _is_none(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is None

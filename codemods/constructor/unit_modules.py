@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.construction import Construction
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Import
+from fsdp_migrate.facts.nodes import all_are, any_below, any_is
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition, External
 
@@ -77,13 +78,13 @@ def of_classes(construction: Construction, given: ast.expr, code: Code) -> Units
     if not construction.is_same(shown):
         return None
     classes = [each for each in shown.elts if not _is_container(context, each)]
-    if not classes or any(isinstance(each, ast.Starred) for each in classes):
+    if not classes or any_is(classes, ast.Starred):
         if shown.elts and not classes:
             return Units("False", classes=True)
         return None
     if any("torch.nn.Module" in context.dotted(each) for each in classes):
         return always(construction, code)
-    if not all(isinstance(each, ast.Name | ast.Attribute) for each in classes):
+    if not all_are(classes, ast.Name | ast.Attribute):
         name = context.local("classes", construction.call)
         written = ", ".join(construction.text(each) for each in classes)
         code.above.append(f"{name} = ({written},)")
@@ -94,7 +95,7 @@ def of_classes(construction: Construction, given: ast.expr, code: Code) -> Units
         named = names[0]
     # The model itself may be of a class of torch's, such as Sequential, or of one that is named.
     paths = frozenset[str]().union(*map(context.dotted, classes))
-    of_torch = any(path.startswith("torch.nn.") for path in paths)
+    of_torch = any_below(paths, "torch.nn.")
     is_root = of_torch or root_class.may_be_of(construction, classes)
     return Units(f"isinstance({unit}, {named})", classes=not is_root)
 

@@ -18,7 +18,7 @@ def spans(module: cst.Module) -> dict[cst.CSTNode, Span]:
     Brackets belong to tuples and generators, as they do for `ast`.
     """
     wrapper = MetadataWrapper(module, unsafe_skip_copy=True)
-    starts = [0, *(end.end() for end in NEWLINE.finditer(module.code))]
+    starts = [0, *[end.end() for end in NEWLINE.finditer(module.code)]]
     starts.append(len(module.code))  # a newline that the last line does not have
     found: dict[cst.CSTNode, Span] = {}
     for node, place in wrapper.resolve(PositionProvider).items():

@@ -98,7 +98,7 @@ class Statement:
         if node is self.statement:
             return self._root
         kinds = next((k for kind, k in reversed(_KINDS.items()) if isinstance(node, kind)), ())
-        start, end = (place - self._start + len(self._prefix) for place in self.file.span(node))
+        start, end = [place - self._start + len(self._prefix) for place in self.file.span(node)]
         for found in self._at.get((start, end), ()):
             if isinstance(found, kinds):
                 return found
@@ -228,7 +228,7 @@ class Statement:
             Refused: if it shares its line with others, or comments stand above it.
         """
         line = self._line_of(statement)
-        if any(comments_in(each) for each in line.leading_lines):
+        if any(map(comments_in, line.leading_lines)):
             raise Refused("there is a comment above it")
         self.change(line, lambda updated: cst.RemoveFromParent())
 
@@ -328,7 +328,7 @@ class Statement:
             self.above(comment)
         if node is self._root:
             self._footer = block.footer
-        elif any(comments_in(line) for line in block.footer):
+        elif any(map(comments_in, block.footer)):
             raise Refused("comments end its block")
         self.change(node, lambda updated: cst.FlattenSentinel(_taken_out(updated)))
 

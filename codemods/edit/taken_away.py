@@ -62,7 +62,7 @@ def without_comments_above(file: File, statement: ast.stmt, about: re.Pattern[st
     lines = "".join(block)
     text = " ".join(line.strip().lstrip("# ") for line in block)
     sentences = _SENTENCE_END.split(text)
-    if not all(about.search(sentence) for sentence in sentences):
+    if not all(map(about.search, sentences)):
         return []
     begins = line_start(file, statement)
     return [Edit(begins - len(lines), begins, "", tuple(comments(lines)))]

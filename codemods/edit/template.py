@@ -88,7 +88,7 @@ class _Filled(cst.CSTTransformer):
 def _has_lines(node: cst.CSTNode) -> bool:
     """Whether an expression goes over several lines, which it may do between brackets."""
     is_line = isinstance(node, cst.ParenthesizedWhitespace)
-    return is_line or any(_has_lines(child) for child in node.children)
+    return is_line or any(map(_has_lines, node.children))
 
 
 def _in_new_brackets(node: Any) -> Any:

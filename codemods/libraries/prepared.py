@@ -22,7 +22,7 @@ from fsdp_migrate.codemods.uses.clipping import RULE as CLIP
 from fsdp_migrate.codemods.uses.no_sync import RULE as NO_SYNC
 from fsdp_migrate.facts.file import File, is_name, last_name, root_of
 from fsdp_migrate.facts.names import CLASS
-from fsdp_migrate.facts.nodes import constant, receiver
+from fsdp_migrate.facts.nodes import constant, has_any, receiver
 from fsdp_migrate.facts.program import Definition, Program, is_module
 from fsdp_migrate.facts.unreached import is_for_others
 from fsdp_migrate.findings import Action, Severity
@@ -122,7 +122,7 @@ def _is_concerned(context: Context) -> bool:
     sets = _SETS(file.text)
     if sets or is_test(str(file.path)) or not prepared_of(program).shards(file):
         return sets
-    trains = any(word in file.text for word in ("optim", "backward(", ".train("))
+    trains = has_any(file.text, ("optim", "backward(", ".train("))
     return trains or not reach.is_start(str(file.path))
 
 

@@ -338,7 +338,7 @@ class _Reader:
 
     def at(self, span: tree.Span) -> ast.AST:
         """A node that has a place and nothing else."""
-        (line, column), (end_line, end_column) = (self.position(place) for place in span)
+        (line, column), (end_line, end_column) = [self.position(place) for place in span]
         return ast.Pass(
             lineno=line, col_offset=column, end_lineno=end_line, end_col_offset=end_column
         )

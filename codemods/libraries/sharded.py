@@ -9,7 +9,7 @@ from functools import cached_property
 
 from fsdp_migrate.facts.file import File, is_name, last_name, values_given
 from fsdp_migrate.facts.models import Models
-from fsdp_migrate.facts.nodes import name_around, receiver
+from fsdp_migrate.facts.nodes import any_below, any_is, name_around, receiver
 from fsdp_migrate.facts.origins import of_assigned, reaching
 from fsdp_migrate.facts.program import Definition, External, Program, is_module
 from fsdp_migrate.facts.scopes import Assigned, Parameter
@@ -45,7 +45,7 @@ class Prepared(Models):
         found = set[str]()
         for file in self.program.files:
             if str(file.path) not in found and _USES(file.text):
-                found.update(each for each in reach.of(file.path) if not is_test(each))
+                found.update([each for each in reach.of(file.path) if not is_test(each)])
                 found.add(str(file.path))
         return found
 
@@ -85,11 +85,11 @@ class Prepared(Models):
     def _kind_of_call(self, call: ast.Call, file: File) -> str:
         name = last_name(call.func)
         paths = self.program.dotted(call.func, file)
-        if any(path.startswith("torch.optim.") for path in paths):
+        if any_below(paths, "torch.optim."):
             if "lr_scheduler" in "".join(paths):
                 return "other"
             return "optimizer"
-        if any(path.startswith("torch.nn.") for path in paths):
+        if any_below(paths, "torch.nn."):
             return "model"
         made = self.program.definition(call.func, file)
         is_class = made is not None and isinstance(made.node, ast.ClassDef)
@@ -132,7 +132,7 @@ class Prepared(Models):
         given = {
             ast.unparse(each) for each in self._given_to(file) if file.function(each) is function
         }
-        is_parameter = any(isinstance(each, Parameter) for each in file.bindings(name))
+        is_parameter = any_is(file.bindings(name), Parameter)
         if is_parameter and function is not None and name.id == "model":
             if function.name in _TRAINING and self._is_trainer(file.enclosing_class(name), file):
                 return True

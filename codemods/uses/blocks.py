@@ -144,7 +144,7 @@ class _Part:
         """The edits of the statement, and of loads behind it."""
         changed = context.statement(self.statement)
         taken_out = []
-        for statement in dict.fromkeys(block.statement for block in self.blocks):
+        for statement in dict.fromkeys([block.statement for block in self.blocks]):
             calls = [block.call for block in self.blocks if block.statement is statement]
             if len(calls) == len(statement.items):
                 if statement is self.statement:

@@ -17,7 +17,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 def tells_both_apart(program: Program) -> bool:
     """Whether the program tests for FSDP2's class as well: its branches for FSDP1 and FSDP2 stay two."""
-    texts = ((path, program.tree.data(path)) for path in program.tree.paths)
+    texts = [(path, program.tree.data(path)) for path in program.tree.paths]
     asking = [program.load(p) for p, text in texts if b"isinstance(" in text and b"FSDP" in text]
     files = dict.fromkeys([*program.files, *filter(None, asking)])  # which may be but a part
     return any(tests_of_fsdp2(program, file) for file in files)
@@ -145,7 +145,7 @@ def _of_class(program: Program, test: ast.expr, file: File) -> bool | None:
             return None
     if any(_is_fsdp2s(program, each, file) for each in every):
         return True
-    if all(program.fsdp1(each, file) == CLASS for each in every):
+    if {program.fsdp1(each, file) for each in every} <= {CLASS}:
         return False
     return None
 

@@ -230,7 +230,7 @@ def _of_fsdp2(context: Context) -> Iterator[Found]:
         if _names_fsdp1(context, call):
             continue
         below = [n for a in context.file.ancestors(call) for n in _ways_below(a, call)]
-        if any(context.fsdp1(node) == CLASS for node in below):
+        if CLASS in map(context.fsdp1, below):
             yield Found(RULE, call, Action.MANUAL, _FIRST)
         elif _decides_alone(context, call):
             yield Found(RULE, call, Action.MANUAL, _TOO)
@@ -284,7 +284,7 @@ def _by_others(context: Context) -> Iterator[Found]:
         return
     for name in _OF_ACCELERATE:
         for call in context.file.calls.get(name, ()):
-            if any(context.can_be_model(each) for each in call.args):
+            if any(map(context.can_be_model, call.args)):
                 yield Found(RULE, call, Action.MANUAL, _NOT_KNOWN, f"{name}(...)")
 
 

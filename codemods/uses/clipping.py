@@ -53,7 +53,7 @@ def find(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
     given = [*call.args]
     if is_of_class:
         model = given.pop(0)
-    norm = [*given[1:2], *(k.value for k in call.keywords if k.arg == "norm_type")]
+    norm = [*given[1:2], *[k.value for k in call.keywords if k.arg == "norm_type"]]
     action, message = Action.REWRITE, _BY_TORCH
     severity = None
     if _follows_each_backward(context, call):
@@ -162,4 +162,4 @@ def _follows_each_backward(context: Context, call: ast.Call) -> bool:
 
     loop = innermost(call, ast.If, *_LOOPS)
     uses = context.file.attributes.get("no_sync", ())
-    return isinstance(loop, _LOOPS) and any(innermost(use, *_LOOPS) is loop for use in uses)
+    return isinstance(loop, _LOOPS) and loop in [innermost(use, *_LOOPS) for use in uses]

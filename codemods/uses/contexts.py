@@ -15,6 +15,7 @@ from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_s
 from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
+from fsdp_migrate.facts.nodes import all_are
 from fsdp_migrate.facts.scopes import Assigned
 
 # The methods of a model whose result a type decides.
@@ -48,7 +49,7 @@ class Block:
             known = self.own.spent
         else:
             known = (self.call,)
-        return (*known, *(function for use in self.uses for function in use.called))
+        return (*known, *[function for use in self.uses for function in use.called])
 
 
 def read(context: Context, call: ast.Call) -> Block:
@@ -247,10 +248,10 @@ def _is_new(context: Context, state: ast.expr) -> bool:
     if isinstance(state, ast.Subscript):
         root = state.value
     bindings = context.file.bindings(root)
-    if not bindings or not all(isinstance(each, Assigned) for each in bindings):
+    if not bindings or not all_are(bindings, Assigned):
         return False
     made = [each.value for each in bindings if isinstance(each, Assigned) and not each.path]
-    is_made_here = all(isinstance(value, ast.Call | ast.Dict | ast.DictComp) for value in made)
+    is_made_here = all_are(made, ast.Call | ast.Dict | ast.DictComp)
     end = state.end_lineno or state.lineno
     if isinstance(root, ast.Name):
         reads = context.file.reads(root)

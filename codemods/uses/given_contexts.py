@@ -64,7 +64,7 @@ def given_context(context: Context, call: ast.Call) -> GivenContext | None:
             statements = _all_that_give(context, assign, target)
         case _:
             return None
-    if not all(context.is_alone(each) for each in statements):
+    if not all(map(context.is_alone, statements)):
         return None
     reads = _reads_behind(context, statements, target)
     if len(reads) != 1 or context.is_for_others(target.id):
@@ -76,8 +76,7 @@ def given_context(context: Context, call: ast.Call) -> GivenContext | None:
     if not is_item or not isinstance(block, ast.With) or not context.is_alone(block):
         return None
     beside = context.file.block(statements[-1])
-    is_below = any(each in beside for each in (block, *context.file.ancestors(block)))
-    if is_below:
+    if {block, *context.file.ancestors(block)} & {*beside}:
         return GivenContext(statements, block, item)
     return None
 

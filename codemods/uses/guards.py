@@ -18,7 +18,7 @@ _FLAG = re.compile(r"(?:is_|use_|using_|with_|enable_)?fsdp(?:_enabled)?", re.IG
 def shards_itself(program: Program) -> bool:
     """Whether a program calls FSDP1's constructor itself."""
     models = models_of(program)
-    return any(models.constructors(file) for file in program.files)
+    return any(map(models.constructors, program.files))
 
 
 def always_shards(program: Program) -> bool:

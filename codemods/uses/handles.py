@@ -80,7 +80,7 @@ def lists_of(context: Context) -> list[Lists]:
     key = str(context.file.path)
     if key not in known:
         calls = context.file.calls.get(_GET, ())
-        functions = dict.fromkeys(context.file.function(call) for call in calls)
+        functions = dict.fromkeys([context.file.function(call) for call in calls])
         found = [_lists(context, function) for function in functions if function is not None]
         known[key] = [each for each in found if each is not None]
     return known[key]
@@ -149,7 +149,9 @@ def _is_known(file: File, lists: Lists, read: ast.Name) -> bool:
 
 def _is_loop_known(context: Context, loop: ast.For, names: dict[str, str], lists: Lists) -> bool:
     """Notes what a loop does with flat parameters, if each element is changed by itself."""
-    for name in (n for n in ast.walk(loop.target) if isinstance(n, ast.Name)):
+    for name in ast.walk(loop.target):
+        if not isinstance(name, ast.Name):
+            continue
         new = names[name.id]
         if context.file.scope_of(loop).lookup(new) is not None:
             return False
@@ -218,7 +220,7 @@ def _edits(context: Context, lists: Lists) -> list[Edit]:
                 edits.append(context.replace(given, f"{model}.parameters()"))
     tested = {test.left for test in lists.tests}
     edits += [context.replace(flat, new) for flat, new in lists.flat.items() if flat not in tested]
-    for conjunction in dict.fromkeys(file.parents[test] for test in lists.tests):
+    for conjunction in dict.fromkeys([file.parents[test] for test in lists.tests]):
         edits += _without_tests(context, conjunction, lists.tests)
     return edits
 

@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import RUNTIME
+from fsdp_migrate.facts.nodes import any_is
 from fsdp_migrate.findings import Action
 
 RULE = Rule("FSDP008", "like-fsdp1")
@@ -77,7 +78,7 @@ def _has_units_in_low_precision(statement: ast.With) -> bool:
     """Whether a loop shards units by a policy of precision."""
     inside = [*ast.walk(statement)]
     keywords = [each.arg for each in inside if isinstance(each, ast.keyword)]
-    return any(isinstance(each, ast.For) for each in inside) and "mp_policy" in keywords
+    return any_is(inside, ast.For) and "mp_policy" in keywords
 
 
 def _policies(context: Context, statement: ast.With) -> Iterator[ast.expr]:
@@ -133,6 +134,6 @@ def _cast(context: Context, statement: ast.With, call: ast.Call) -> list[Edit]:
         f"        {buffer}.data = {buffer}.to({given})",
     ]
     if not given.startswith("torch."):
-        lines = [f"if {given} is not None:", *(f"    {line}" for line in lines)]
+        lines = [f"if {given} is not None:", *[f"    {line}" for line in lines]]
     place = context.file.lines(statement)[1]
     return [Edit(place, place, "".join(f"{margin}{line}{end_of_line}" for line in lines))]

@@ -15,6 +15,7 @@ from fsdp_migrate.codemods.uses.no_sync import shares_code_with_ddp
 from fsdp_migrate.codemods.uses.options import is_typed
 from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.names import CLASS
+from fsdp_migrate.facts.nodes import all_are, has_any
 from fsdp_migrate.facts.program import Definition, Program
 from fsdp_migrate.facts.scopes import Imported
 from fsdp_migrate.findings import Action, Severity
@@ -118,15 +119,15 @@ def _is_imported_class(context: Context, owner: ast.expr) -> bool:
     if not isinstance(owner, ast.Name) or not owner.id[:1].isupper():
         return False
     found = context.file.scope_of(owner).lookup(owner.id)
-    return found is not None and all(isinstance(each, Imported) for each in found.bindings)
+    return found is not None and all_are(found.bindings, Imported)
 
 
 def _defines(program: Program, name: str) -> bool:
     """Whether a class or a file of the run has a function of a name."""
     for file in program.files:
-        if any(each.name == name for each in file.of(ast.FunctionDef)):
+        if name in [each.name for each in file.of(ast.FunctionDef)]:
             return True
-        if any(each.name == name for each in file.of(ast.AsyncFunctionDef)):
+        if name in [each.name for each in file.of(ast.AsyncFunctionDef)]:
             return True
     return False
 
@@ -163,7 +164,7 @@ def _is_own_module(context: Context, attribute: ast.Attribute) -> bool:
     """Whether `model.module` is one that the model's class has, and not the model in a wrapper."""
     if not context.in_place or not context.program.once(_have_own_modules, context.form):
         return False
-    if any(_is_for_ddp_alone(test) for test in _tests_above(context, attribute)):
+    if any(map(_is_for_ddp_alone, _tests_above(context, attribute))):
         return False
     return context.form != "torch" or shares_code_with_ddp(context)
 
@@ -204,11 +205,11 @@ def _is_guarded(context: Context, attribute: ast.Attribute) -> bool:
     """Whether a test asks whether the model has a `module`, or is of DistributedDataParallel."""
     asked = f"hasattr({ast.unparse(attribute.value)}, '{attribute.attr}')"
     tests = "\n".join(_tests_above(context, attribute))
-    return any(word in tests for word in (asked, *_DDP))
+    return has_any(tests, (asked, *_DDP))
 
 
 def _is_for_ddp_alone(test: str) -> bool:
-    return any(word in test for word in _DDP) and "fsdp" not in test.lower()
+    return has_any(test, _DDP) and "fsdp" not in test.lower()
 
 
 def _tests_above(context: Context, node: ast.AST) -> list[str]:

@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.uses import own
 from fsdp_migrate.codemods.uses.given_contexts import is_nothing
 from fsdp_migrate.codemods.uses.guards import is_sharded, says_sharded
 from fsdp_migrate.facts.file import File, last_name
+from fsdp_migrate.facts.nodes import any_is
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned, Binding
 from fsdp_migrate.findings import Action, Severity
@@ -231,7 +232,7 @@ def _may_set(context: Context, manager: Manager, model: ast.expr) -> bool:
         return False
     inside = {node for part in manager.block.body for node in ast.walk(part)}
     if not manager.synchronizes:
-        return not any(isinstance(node, _LEAVES) for node in inside)
+        return not any_is(inside, _LEAVES)
     around: ast.AST = context.file.function(manager.block) or context.file.tree
     instead = _run_instead(context, manager.block, around)
     calls = [

@@ -83,7 +83,7 @@ def written_once(context: Context, blocks: Iterable["Block"]) -> Once:
             continue
         reads, made = _reads(context, config)
         shared = [use for read in reads for use in uses.get(read, ())]
-        if not made or not all(read in readers for read in reads):
+        if not made or not {*reads} <= {*readers}:
             continue
         if len({use.options for use in shared}) == 1 and _is_the_same_above(shared[0].options):
             once.names |= dict.fromkeys(reads, context.source(config))
@@ -159,7 +159,7 @@ def _is_the_same_above(options: str) -> bool:
 
 def repeated(uses: Iterable[Use]) -> str:
     """The options that a block writes out more than once; "" if there are none."""
-    counts = Counter(use.options for use in uses if use.options.startswith(f"{OPTIONS}("))
+    counts = Counter([use.options for use in uses if use.options.startswith(f"{OPTIONS}(")])
     code, count = next(iter(counts.most_common(1)), ("", 0))
     if count > 1:
         return code

@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.uses.loads import behind, is_load
 from fsdp_migrate.codemods.uses.options import MODULE, Setting
 from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
+from fsdp_migrate.facts.nodes import has_double_star
 from fsdp_migrate.facts.origins import Value
 
 GET = "get_optimizer_state_dict"
@@ -57,9 +58,9 @@ def getting(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     """A call that returns states; None where there is no such call."""
     call = context.call_of(attribute)
     name = attribute.attr
-    if call is None or name not in _GETTING or any(k.arg is None for k in call.keywords):
+    if call is None or name not in _GETTING or has_double_star(call):
         return None
-    model, optimizer = (_given(call, name, each) for each in ("model", "optim"))
+    model, optimizer = [_given(call, name, each) for each in ("model", "optim")]
     others = [_given(call, name, each) for each in ("optim_state_dict", "group")]
     if model is None or optimizer is None or any(others):
         return None
@@ -98,10 +99,10 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     """A call that makes states to load, which torch's function does itself; None where it has no such place."""
     call = context.call_of(attribute)
     name = attribute.attr
-    if call is None or name not in _LOADING or any(k.arg is None for k in call.keywords):
+    if call is None or name not in _LOADING or has_double_star(call):
         return None
     state = next(filter(None, (_given(call, name, each) for each in _STATES)), None)
-    model, optimizer = (_given(call, name, each) for each in ("model", "optim"))
+    model, optimizer = [_given(call, name, each) for each in ("model", "optim")]
     if state is None or model is None or optimizer is None:
         return None
     reader = read_shards.read_by(context, state)
@@ -152,7 +153,7 @@ def _has_no_states(context: Context, optimizer: ast.expr) -> bool:
 
 def _is_plain_sgd(context: Context, end: Value) -> bool:
     made = end.node
-    if not isinstance(made, ast.Call) or any(each.arg is None for each in made.keywords):
+    if not isinstance(made, ast.Call) or has_double_star(made):
         return False
     if "torch.optim.SGD" not in context.program.dotted(made.func, end.file):
         return False

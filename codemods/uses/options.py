@@ -10,6 +10,7 @@ from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.rule import Import
 from fsdp_migrate.facts.file import File, last_name
 from fsdp_migrate.facts.names import TORCH
+from fsdp_migrate.facts.nodes import has_double_star, is_none
 from fsdp_migrate.facts.scopes import Assigned
 
 MODULE = "torch.distributed.checkpoint.state_dict"
@@ -129,7 +130,7 @@ def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
     Raises:
         Untranslatable: if torch's options do not say it.
     """
-    if any(each.arg is None for each in call.keywords):
+    if has_double_star(call):
         raise Untranslatable(f"This call unpacks its arguments. {_WRITE}")
     kind = keyword(call, "state_dict_type", 1)
     if kind is None:
@@ -149,7 +150,7 @@ def settings(context: Context, call: ast.Call) -> tuple[Setting, Setting]:
     for config, (_, _, default) in zip(given, _GIVEN, strict=True):
         offload = default
         rank_0 = _FALSE
-        if config is not None and not _is_none(config):
+        if config is not None and not is_none(config):
             offload, rank_0, is_known = _flags(context, config)
             if is_known:
                 spent.append(config)
@@ -167,10 +168,6 @@ def is_local(context: Context, kind: ast.expr | None) -> bool:
     if isinstance(kind, ast.Name) and (made := context.value(kind)) is not None:
         kind = made.node
     return last_name(kind) == _LOCAL
-
-
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _full(context: Context, kind: ast.expr) -> tuple[str, str | None]:

@@ -75,9 +75,9 @@ def reading(context: Context, call: ast.Call) -> ReadShards | None:
             loaded = _loaded_into(context, statement, target)
         case _:
             return None
-    states, key, reader, planner = (
+    states, key, reader, planner = [
         keyword(call, name, place) for place, name in enumerate(_PARAMETERS)
-    )
+    ]
     load = _load(context)
     is_known = all(each.arg in _PARAMETERS for each in call.keywords)
     has_comments = comments_between(context.file, *context.file.span(call))

@@ -9,6 +9,7 @@ from fsdp_migrate.codemods.context import Context, has_torch
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import File, last_name, words_in
+from fsdp_migrate.facts.nodes import all_are, any_below, has_any
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned
 from fsdp_migrate.facts.unreached import is_for_others
@@ -67,7 +68,7 @@ def find(context: Context) -> Iterator[Found]:
 def _is_assigned(context: Context, reference: ast.expr) -> bool:
     """Whether a name is a variable that code assigns the class to: that assignment changes, not what reads it."""
     bindings = context.file.bindings(reference)
-    return bool(bindings) and all(isinstance(each, Assigned) for each in bindings)
+    return bool(bindings) and all_are(bindings, Assigned)
 
 
 def _without_other(context: Context) -> Iterator[Found]:
@@ -77,7 +78,7 @@ def _without_other(context: Context) -> Iterator[Found]:
     if not is_alone:
         return
     for scaler in context.file.calls.get("GradScaler", ()):
-        of_torch = any(path.startswith("torch.") for path in context.dotted(scaler.func))
+        of_torch = any_below(context.dotted(scaler.func), "torch.")
         if of_torch and not is_for_others(context.file, scaler):
             yield Found(RULE, scaler, Action.MANUAL, _ALONE)
 
@@ -175,4 +176,4 @@ def _optimizes_others(context: Context, file: File) -> bool:
 
 def _is_in_half(text: str) -> bool:
     """Whether a file speaks of float16; words are found faster than the pattern."""
-    return any(word in text for word in _HALF_WORDS) and _HALF.search(text) is not None
+    return has_any(text, _HALF_WORDS) and _HALF.search(text) is not None

@@ -191,7 +191,8 @@ def _is_for_all(*those: Setting) -> bool:
 def _is_below(file: File, node: ast.AST, statement: ast.stmt) -> bool:
     """Whether code is in the block of a statement, below it."""
     block = file.block(statement)
-    return any(each in block[block.index(statement) :] for each in (node, *file.ancestors(node)))
+    below = {*block[block.index(statement) :]}
+    return not below.isdisjoint([node, *file.ancestors(node)])
 
 
 def _others_ask(context: Context, gone: set[ast.AST]) -> bool:

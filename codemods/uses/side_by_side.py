@@ -13,6 +13,7 @@ from fsdp_migrate.codemods.uses.first_of_all import is_for_first_of_all
 from fsdp_migrate.codemods.uses.options import Setting, is_for_rank_0, values
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.facts.models import models_of
+from fsdp_migrate.facts.nodes import any_is, has_double_star
 
 _SPLIT = r"model_parallel|pipeline_parallel|get_data_parallel_(?:rank|group)"
 _BY_DTENSORS = r"parallelize_module"
@@ -27,7 +28,7 @@ ON_EACH_DEVICE = (
 def is_side_by_side(context: Context) -> bool:
     """Whether rank 0 of a model may be another rank than the first of all."""
     paths = context.program.reach.of(context.file.path)
-    loaded = (context.program.load(path) for path in paths if context.program.mentions(path))
+    loaded = [context.program.load(path) for path in paths if context.program.mentions(path)]
     files = [file for file in loaded if file is not None]
     constructors = models_of(context.program).constructors
     makers = [(file, call) for file in files for call in constructors(file)]
@@ -56,7 +57,7 @@ def _has_group(context: Context, file: File, call: ast.Call) -> bool:
     """Whether a constructor is given a group of ranks, or one dimension of a mesh."""
     if keyword(call, "process_group", SIGNATURE.index("process_group")) is not None:
         return True
-    if any(each.arg is None for each in call.keywords) and _GROUP.search(file.text):
+    if has_double_star(call) and _GROUP.search(file.text):
         return True
     mesh = keyword(call, "device_mesh")
-    return mesh is not None and any(isinstance(v, ast.Subscript) for v in values(file, mesh))
+    return mesh is not None and any_is(values(file, mesh), ast.Subscript)

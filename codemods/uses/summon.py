@@ -17,6 +17,7 @@ from fsdp_migrate.codemods.uses import own
 from fsdp_migrate.codemods.uses.given_contexts import ABOUT, given_context
 from fsdp_migrate.codemods.uses.options import MODULE
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH
+from fsdp_migrate.facts.nodes import all_are, has_double_star, has_star
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.findings import Action, Severity
 
@@ -77,7 +78,7 @@ def _empty(context: Context, call: ast.Call | None) -> ast.With | None:
         block = context.file.parents[around]
     if not isinstance(block, ast.With) or len(block.items) > 1 or not context.is_alone(block):
         return None
-    if all(isinstance(part, ast.Pass) for part in block.body):
+    if all_are(block.body, ast.Pass):
         return block
     return None
 
@@ -142,7 +143,7 @@ def _without(context: Context, function: ast.expr, call: ast.Call | None) -> Ite
         imports=_imports(reads, function),
         removed=(function,),
     )
-    if any(read.attr == "named_parameters" for read in reads):
+    if "named_parameters" in [read.attr for read in reads]:
         yield from own.define(context, SUMMON, own.WHOLE_PARAMETERS, call)
 
 
@@ -152,8 +153,8 @@ def _needs_gradients(
     """Whether a block that may ask for whole gradients reads one, or has parameters that others may read them of."""
     given = keyword(call, "with_grads", 5)
     if given is None:
-        has_stars = any(isinstance(argument, ast.Starred) for argument in call.args)
-        is_asked = has_stars or any(each.arg is None for each in call.keywords)
+        has_stars = has_star(call)
+        is_asked = has_stars or has_double_star(call)
     else:
         match context.value(given):
             case Value(node=ast.Constant(constant)):
@@ -162,7 +163,7 @@ def _needs_gradients(
                 is_asked = True
     if not is_asked:
         return False
-    has_parameters = any(read.attr == "named_parameters" for read in reads)
+    has_parameters = "named_parameters" in [read.attr for read in reads]
     return has_parameters or _GRADIENT.search(_code(context, block.body)) is not None
 
 
@@ -197,7 +198,7 @@ def _uses(
 
 
 def _imports(reads: list[ast.Attribute], at: ast.expr) -> tuple[Import, ...]:
-    if any(read.attr == "state_dict" for read in reads):
+    if "state_dict" in [read.attr for read in reads]:
         return tuple(Import(MODULE, n, at) for n in ("StateDictOptions", "get_model_state_dict"))
     return ()
 

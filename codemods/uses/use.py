@@ -179,7 +179,7 @@ def written(context: Context, use: Use) -> list[Edit]:
         behind = use.loads.edits
     else:
         behind = ()
-    return [*changed.edits(), *(make() for make in behind)]
+    return [*changed.edits(), *[make() for make in behind]]
 
 
 _WITH_VALUE = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr

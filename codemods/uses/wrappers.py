@@ -128,12 +128,12 @@ class Walks:
                 for each in _with_the_same_items(iterable):
                     yield self.are_all(each, file)
 
-    def _values(self, variable: ast.Name | ast.Attribute, file: File) -> Iterator[Origin]:
+    def _values(self, variable: ast.Name | ast.Attribute, file: File) -> Sequence[Origin]:
         """What a name or an attribute can be bound to."""
         found = [*self.models.origins.of_name(variable, file)]
         if isinstance(variable, ast.Attribute):
             found += [of_assigned(each, file) for each in stored(file, variable.attr)]
-        return (each for each in found if not each.path)
+        return [each for each in found if not each.path]
 
     # What it selects #
 

@@ -29,7 +29,7 @@ def is_part(file: Path) -> bool:
 
 def is_dcp(folder: Path) -> bool:
     """Whether it holds at least a part of a DCP checkpoint."""
-    return any(is_part(file) for file in folder.iterdir())
+    return any(map(is_part, folder.iterdir()))
 
 
 def read_dcp(folder: Path) -> tuple[Any, list[Path]]:

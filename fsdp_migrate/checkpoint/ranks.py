@@ -24,7 +24,7 @@ def siblings(path: Path) -> list[Path]:
         after = path.name[number.end() :]
         pattern = re.compile(f"{re.escape(before)}(\\d+){re.escape(after)}")
         numbered = [(pattern.fullmatch(file.name), file) for file in names]
-        found = sorted((int(match[1]), file) for match, file in numbered if match)
+        found = sorted([(int(match[1]), file) for match, file in numbered if match])
         if len(found) > len(best):
             best = [file for _, file in found]
     return best
@@ -130,7 +130,7 @@ def are_local(trees: Sequence[Any]) -> bool:
     if (0,) in every:
         return True
     if len(trees) > 1 and all(map(_has_numbered, trees)):
-        return any(len(shape) == 1 for shape in first.values())
+        return 1 in map(len, first.values())
     common = set(first).intersection(*shapes[1:])
     return any(len({found[place] for found in shapes}) > 1 for place in common)
 

@@ -75,7 +75,7 @@ def _loaders(found: dict[str, Any]) -> str:
     """The functions of torch.distributed.checkpoint.state_dict that load it."""
     if found["kind"] == "dcp":
         return "get_state_dict, torch.distributed.checkpoint.load, set_state_dict"
-    roles = dict.fromkeys(part["role"] for part in found["sections"] if part["role"] != "other")
+    roles = dict.fromkeys([part["role"] for part in found["sections"] if part["role"] != "other"])
     functions = " and ".join(f"set_{role}_state_dict" for role in roles)
     return f"{functions} with StateDictOptions(full_state_dict=True)"
 

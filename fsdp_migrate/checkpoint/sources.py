@@ -64,7 +64,7 @@ def _folder(folder: Path, only: Sequence[str]) -> Checkpoint:
     if is_dcp(folder):
         tree, files = read_dcp(folder)
         return Checkpoint(folder, "dcp", "dcp", _taken(tree, only), tuple(files))
-    found = sorted(f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file())
+    found = sorted([f for f in folder.iterdir() if f.suffix in SUFFIXES and f.is_file()])
     if not found:
         raise Unreadable("holds no checkpoint: neither DCP's .metadata nor a file of torch.save")
     checkpoint = _file(found[0], only)

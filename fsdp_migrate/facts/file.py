@@ -252,7 +252,7 @@ class File:
     @cached_property
     def line_starts(self) -> list[int]:
         """The offset at which each line begins."""
-        return [0, *(end.end() for end in NEWLINE.finditer(self.text))]
+        return [0, *[end.end() for end in NEWLINE.finditer(self.text)]]
 
     def column(self, line: int, offset: int) -> int:
         """The column in characters of an offset in UTF-8 bytes, as `ast` counts; both from 0."""
@@ -329,7 +329,7 @@ def place_of(node: ast.AST) -> tuple[int, int, int, int]:
 
 def values_given(call: ast.Call) -> list[ast.expr]:
     """What a call is given, by position and by name."""
-    return [*call.args, *(keyword.value for keyword in call.keywords)]
+    return [*call.args, *[keyword.value for keyword in call.keywords]]
 
 
 def is_method(function: FunctionNode) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 from fsdp_migrate.facts.answers import Answers
 from fsdp_migrate.facts.file import File, given, last_name, root_of, values_given
 from fsdp_migrate.facts.names import CLASS, RUNTIME
+from fsdp_migrate.facts.nodes import any_is
 from fsdp_migrate.facts.not_run import is_not_run
 from fsdp_migrate.facts.origins import (
     Origin,
@@ -121,7 +122,7 @@ class Models(Wrapping):
             return False if of_others else None
         if isinstance(definition.node, ast.ClassDef):
             wrapping = self.constructors(definition.file)  # which may stand in the class itself
-            wraps = any(definition.file.enclosing_class(w) is definition.node for w in wrapping)
+            wraps = definition.node in map(definition.file.enclosing_class, wrapping)
             is_other = not (wraps or self._any(values_given(call), file))
             return False if is_other else None
         answer = either(
@@ -136,7 +137,7 @@ class Models(Wrapping):
         file = definition.file
         if not isinstance(function, ast.FunctionDef):
             return False
-        if not any(isinstance(each, ast.Constant) for each in values_given(call)):
+        if not any_is(values_given(call), ast.Constant):
             return False
         inside = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
         makers = [each for each in inside if last_name(each.func) not in SAME]

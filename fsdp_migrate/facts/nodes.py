@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
+from types import UnionType
 
 from fsdp_migrate.facts.file import File
-from fsdp_migrate.facts.scopes import Assigned, Binding
+from fsdp_migrate.facts.scopes import Assigned, Binding, Parameter
 
 
 def constant(node: ast.AST | None) -> object:
@@ -65,3 +66,43 @@ def name_around(file: File, node: ast.AST) -> str:
 def calls_around(file: File, node: ast.AST) -> Sequence[ast.Call]:
     """The calls in the same file of the function around a node, by its name."""
     return file.calls.get(name_around(file, node), ())
+
+
+def any_is(nodes: Iterable[object], kind: type | UnionType | tuple[type, ...]) -> bool:
+    """Whether one of some nodes or bindings is of a kind."""
+    return any(isinstance(node, kind) for node in nodes)
+
+
+def all_are(nodes: Iterable[object], kind: type | UnionType | tuple[type, ...]) -> bool:
+    """Whether all of some nodes or bindings are of a kind."""
+    return all(isinstance(node, kind) for node in nodes)
+
+
+def has_star(call: ast.Call) -> bool:
+    """Whether a call unpacks a sequence: `f(*values)`."""
+    return any_is(call.args, ast.Starred)
+
+
+def has_double_star(call: ast.Call) -> bool:
+    """Whether a call unpacks a dictionary: `f(**options)`."""
+    return None in [each.arg for each in call.keywords]
+
+
+def any_below(paths: Iterable[str], package: str | tuple[str, ...]) -> bool:
+    """Whether one of some dotted paths is in a package: `torch.nn.`."""
+    return any(path.startswith(package) for path in paths)
+
+
+def has_any(text: Container[str], words: Iterable[str]) -> bool:
+    """Whether a text, or a collection of texts, contains one of some words."""
+    return any(word in text for word in words)
+
+
+def is_none(node: ast.AST | None) -> bool:
+    """Whether an expression is the literal None."""
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def is_parameter(bindings: Iterable[Binding], argument: ast.arg) -> bool:
+    """Whether one of some bindings is a parameter of a function."""
+    return argument in [each.argument for each in bindings if isinstance(each, Parameter)]

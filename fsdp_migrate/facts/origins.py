@@ -13,6 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from fsdp_migrate.facts.file import File, given, is_method, last_name
+from fsdp_migrate.facts.nodes import all_are, any_is
 from fsdp_migrate.facts.program import Definition, External, Inner, Program
 from fsdp_migrate.facts.scopes import Assigned, FunctionNode, Imported, Parameter
 
@@ -146,7 +147,7 @@ def within(value: ast.expr, path: Sequence[int]) -> tuple[ast.expr, bool]:
             elements = value.elts
         else:
             elements = []
-        if index >= len(elements) or any(isinstance(item, ast.Starred) for item in elements):
+        if index >= len(elements) or any_is(elements, ast.Starred):
             return value, False
         value = elements[index]
     return value, True
@@ -203,7 +204,7 @@ def reaches(file: File, target: ast.AST, use: ast.AST) -> bool:
         return True
     chain = [*around]
     place = around[above]
-    if any(isinstance(node, _LOOPS) for node in chain[place:]):
+    if any_is(chain[place:], _LOOPS):
         return True
     parts = (*([part] if part else ()), *chain[:place][-1:])  # that lead to either
     return is_before and {_branch(above, each) for each in parts} != {"body", "orelse"}
@@ -264,7 +265,7 @@ class _Search:
             bindings = file.bindings(expression)
             if len(bindings) == 1 and isinstance(bindings[0], Assigned):
                 return self.follow(file, bindings[0])
-            if all(isinstance(binding, Imported) for binding in bindings):
+            if all_are(bindings, Imported):
                 return self.imported(file, expression)
             return None
         if isinstance(expression, ast.Attribute):

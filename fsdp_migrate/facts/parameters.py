@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from fsdp_migrate.facts.answers import Answers
 from fsdp_migrate.facts.file import File, given, last_name, root_of
 from fsdp_migrate.facts.models import Models, either, is_unbound
+from fsdp_migrate.facts.nodes import any_below, any_is
 from fsdp_migrate.facts.origins import Origin, of_assigned, returned, stored
 from fsdp_migrate.facts.program import Definition
 from fsdp_migrate.facts.scopes import Opaque, Parameter
@@ -89,7 +90,7 @@ class Taken:
             if isinstance(function, ast.Attribute) and function.attr in _COPIES:
                 return self.one(function.value, file)
             made = self.models.program.dotted(function, file)
-            return False if any(path.startswith("torch.") for path in made) else None
+            return False if any_below(made, "torch.") else None
         if isinstance(expression, ast.Subscript):
             return self.several(expression.value, file)
         if isinstance(expression, ast.IfExp):
@@ -302,7 +303,7 @@ class Taken:
 
 def loop_of(file: File, name: ast.Name) -> tuple[ast.expr, ast.expr] | None:
     """The target and the iterable of the innermost loop that binds a name where it is read."""
-    if not any(isinstance(binding, Opaque) for binding in file.bindings(name)):
+    if not any_is(file.bindings(name), Opaque):
         return None
     for parent in file.ancestors(name):
         if isinstance(parent, _COMPREHENSIONS):

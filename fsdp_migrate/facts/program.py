@@ -140,7 +140,7 @@ class Program:
         """The FSDP1 name that an expression can mean, of torch or of the runtime."""
         if isinstance(expression, ast.Attribute) and expression.attr not in self.fsdp1_words:
             return None
-        names = (fsdp1_name(dotted) for dotted in self.dotted(expression, file))
+        names = [fsdp1_name(dotted) for dotted in self.dotted(expression, file)]
         return next((name for name in names if name is not None), None)
 
     @cached_property

@@ -214,7 +214,7 @@ def outside(scope_node: ast.AST, child: ast.AST) -> bool:
     """Whether a child of a function or class is evaluated outside it: decorators, defaults, bases, annotations."""
     for name in OUTSIDE.get(type(scope_node), ()):
         value = getattr(scope_node, name)
-        if child is value or (isinstance(value, list) and any(each is child for each in value)):
+        if child is value or (isinstance(value, list) and child in value):
             return True
     return False
 

@@ -252,7 +252,7 @@ class Reach:
                     package = folder.split(os.sep)[1:]
                     above = dotted(package[: len(package) - level + 1])
                     source = f"{above}.{module}".rstrip(".")
-                modules = [source, *(f"{source}.{name}" for name in modules)]
+                modules = [source, *[f"{source}.{name}" for name in modules]]
             for each in modules:
                 located = self.tree.locate(each.strip("."), folder)
                 if located is not None:

@@ -118,7 +118,7 @@ def _compared(kind: type[ast.cmpop], release: Release | None, target: Release) -
         return None
     compare, answer = _FROM[kind]
     width = max(len(release), len(target))
-    ours, other = (each + (0,) * (width - len(each)) for each in (target, release))
+    ours, other = [each + (0,) * (width - len(each)) for each in (target, release)]
     if compare(ours, other):
         return answer
     return None

@@ -108,7 +108,7 @@ class Wrapping:
                     reached = reach.below(path)
                 else:
                     reached = reach.of(file.path)
-                found.update(each for each in reached if not is_test(each))
+                found.update([each for each in reached if not is_test(each)])
                 found.add(path)
         return found
 

@@ -100,7 +100,7 @@ def _hindrance(said: Read, target: Sequence[int]) -> str:
     """What else in a file has to follow torch."""
     bound = releases.bound_to_another(said.declared, target)
     if bound:
-        names = ", ".join(dict.fromkeys(each.shown for each in bound))
+        names = ", ".join(dict.fromkeys([each.shown for each in bound]))
         return f", and raise {names} to the release that belongs to it"
     if said.index:
         return f", from an index that has it: {said.index} is for one release of CUDA"

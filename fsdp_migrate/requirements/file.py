@@ -56,7 +56,7 @@ class Declaration:
     @property
     def is_declared(self) -> bool:
         """Whether the package of the runtime is among what it asks for."""
-        return any(each.name == _PACKAGE for each in self.said.declared)
+        return _PACKAGE in [each.name for each in self.said.declared]
 
     @property
     def asks(self) -> bool:

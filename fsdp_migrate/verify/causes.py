@@ -109,7 +109,7 @@ def note_of(findings: Sequence[Finding]) -> str:
     """A note of what the migration left to people: how many findings, and the first of them in words."""
     first = findings[0]
     same = [each for each in findings if (each.code, each.message) == (first.code, first.message)]
-    places = " and ".join(dict.fromkeys(f"{each.path}:{each.line}" for each in same))
+    places = " and ".join(dict.fromkeys([f"{each.path}:{each.line}" for each in same]))
     told = f"{first.code} at {places}: {first.message}"
     if len(findings) == 1:
         return f"1 finding needs you: {told}"

@@ -90,12 +90,12 @@ def _calls(run: Run) -> Counter[str]:
         steps = run.ranks[0].limits
     else:
         steps = []
-    return Counter(limit for limits in steps for limit in limits)
+    return Counter([limit for limits in steps for limit in limits])
 
 
 def _acted(run: Run) -> int:
     """How many steps had their gradients changed by a clip on any rank."""
-    return sum(map(any, zip(*(rank.clipped for rank in run.ranks), strict=False)))
+    return sum(map(any, zip(*[rank.clipped for rank in run.ranks], strict=False)))
 
 
 def _words(limits: Any) -> str:

@@ -155,7 +155,7 @@ def _compare_checkpoints(
         return
     if twin.refused:
         raise twin.refused
-    values, others = (_leaves(checkpoint.tree) for checkpoint in (found, twin))
+    values, others = [_leaves(checkpoint.tree) for checkpoint in (found, twin)]
     text = next(_odd(values, others, tolerance, trained), "")
     if text:
         result.differences.append(_difference(step, name, text))

@@ -97,7 +97,7 @@ def _copy_listed(source: Path, target: Path, linked: Sequence[Path]) -> bool:
     files = [
         file
         for file in _files(source, listed)
-        if not any((source / file).is_relative_to(goal) for goal in linked)
+        if not any(map((source / file).is_relative_to, linked))
     ]
     for file in files:
         place = target / file
@@ -139,7 +139,7 @@ def compared(before: Program, after: Program) -> tuple[tuple[str, ...], str]:
     """
     olds = _texts(before)
     news = _texts(after)
-    script, other = (str(p.script.relative_to(p.root)) for p in (before, after))
+    script, other = [str(p.script.relative_to(p.root)) for p in (before, after)]
     if script != other:
         # Two scripts, maybe of one folder: one takes the place of the other.
         news.pop(script, None)

@@ -95,7 +95,7 @@ def judge(
     clips = clipping.differences(original, migrated)
     odd = sorted([*starts, *comparison.differences, *clips, *lasts])
     ranks = (*original.ranks, *migrated.ranks)
-    notes = [*dict.fromkeys(text for rank in ranks for text in rank.problems)]
+    notes = [*dict.fromkeys([text for rank in ranks for text in rank.problems])]
     untrained = "training: no optimizer took a step"
     if original.steps:
         untrained = ""

@@ -39,7 +39,7 @@ class Live:
     def look(self) -> bool:
         """See what is new; returns whether the programs shall end."""
         with self._lock:
-            one, other = (self._records[name].run() for name in NAMES)
+            one, other = [self._records[name].run() for name in NAMES]
             steps = min(one.steps, other.steps)
             if one.complete and other.complete and steps > self._compared and not self.first:
                 self._compared = steps

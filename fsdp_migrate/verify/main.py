@@ -350,7 +350,7 @@ class Pair:
 
 def _ran(run: records.Run) -> list[str]:
     """The files of the program that ran on any rank, relative to its folder."""
-    return [*dict.fromkeys(file for rank in run.ranks for file in rank.files)]
+    return [*dict.fromkeys([file for rank in run.ranks for file in rank.files])]
 
 
 def _free_memory() -> int:

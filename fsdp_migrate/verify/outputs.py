@@ -170,7 +170,7 @@ def _other_numbers(
     if found is None:
         return None
     # Ranks that print into one file do so in any order.
-    ones, twins = (sorted(lines, key=lambda line: line.numbers) for lines in (ones, twins))
+    ones, twins = [sorted(lines, key=lambda line: line.numbers) for lines in (ones, twins)]
     if _first_apart(ones, twins, tolerance, sources):
         return found
     return None
@@ -226,7 +226,7 @@ def _share(words: str, before: list[str], after: str, ranks: int) -> str:
     new = abs(_value(after))
     if any(_near(old, new) and old != new for old in olds):
         return ""  # one rank's alone has changed: the others have nothing of it
-    whole = all(_is_whole(number) for number in (*before, after))
+    whole = all(map(_is_whole, (*before, after)))
     if len(olds) == 1:
         parts = [count for count in range(2, ranks + 1) if ranks % count == 0]
         counts = any(_near(olds[0] * count, new) for count in parts)

@@ -129,11 +129,11 @@ def _stacks(records: Path) -> tuple[tuple[str, str], ...]:
     for pid in alive:
         stack = (records / f"alive-{pid}.stack").read_text(encoding="utf-8", errors="replace")
         found.append(((records / f"alive-{pid}").read_text(encoding="utf-8"), stack))
-    return tuple(sorted((rank, stack) for rank, stack in found if stack))
+    return tuple(sorted([(rank, stack) for rank, stack in found if stack]))
 
 
 def _recorded(records: Path) -> list[int]:
-    return sorted(int(path.name.removeprefix("alive-")) for path in records.glob("alive-*[0-9]"))
+    return sorted([int(path.name.removeprefix("alive-")) for path in records.glob("alive-*[0-9]")])
 
 
 def _signal(pid: int, number: int) -> bool:

@@ -132,7 +132,7 @@ def _most(name: str, records: list[dict[str, Any]]) -> dict[str, Any]:
     """How often a quirk acted, in the record with most, and the examples of all; empty where it never did."""
     all_done = [record["acted"][name] for record in records if name in record["acted"]]
     count = max(done["count"] for done in all_done)
-    examples = dict.fromkeys(example for done in all_done for example in done["examples"])
+    examples = dict.fromkeys([example for done in all_done for example in done["examples"]])
     if count:
         return {"count": count, "examples": [*examples]}
     return {}

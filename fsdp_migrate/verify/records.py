@@ -124,7 +124,7 @@ class Run:
     @property
     def aligned(self) -> list[str]:
         """The first values that were taken over from the other program, on any rank."""
-        return [*dict.fromkeys(name for rank in self.ranks for name in rank.aligned)]
+        return [*dict.fromkeys([name for rank in self.ranks for name in rank.aligned])]
 
     @property
     def said(self) -> list[dict[str, str]]:
@@ -175,7 +175,7 @@ class Run:
     @property
     def backwards(self) -> list[list[float]]:
         """For each backward, the losses of all ranks that have one."""
-        rows = itertools.zip_longest(*(rank.losses for rank in self.ranks))
+        rows = itertools.zip_longest(*[rank.losses for rank in self.ranks])
         return [[loss for loss in row if loss is not None] for row in rows]
 
     @property
@@ -189,7 +189,7 @@ class Run:
     @property
     def grad_norms(self) -> list[float]:
         """The global gradient norm before each step."""
-        parts = zip(*(rank.squares for rank in self.ranks), strict=False)
+        parts = zip(*[rank.squares for rank in self.ranks], strict=False)
         return [math.sqrt(math.fsum(squares)) for squares in parts]
 
 

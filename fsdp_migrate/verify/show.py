@@ -85,7 +85,7 @@ def _rows(verdict: Verdict) -> Iterator[Row]:
     runs = verdict.original, verdict.migrated
     longer = max(([*run.places] for run in runs), key=len)
     steps = max(len(rank.squares) for run in runs for rank in run.ranks)
-    both = itertools.zip_longest(*(run.backwards for run in runs), fillvalue=[])
+    both = itertools.zip_longest(*[run.backwards for run in runs], fillvalue=[])
     for (step, nth, several), (losses, others) in zip(longer, both, strict=True):
         if several > 1:
             name = f"{step}.{nth}"
@@ -152,7 +152,7 @@ def markdown(verdict: Verdict, name: str) -> str:
     ]
     lines += [f"- differs at {escaped(str(found))}" for found in verdict.where]
     found = [*verdict.seen(), *verdict.notable(verbose=False), *ran]
-    lines += ["", *(f"- {escaped(text)}" for text in found), ""]
+    lines += ["", *[f"- {escaped(text)}" for text in found], ""]
     return "\n".join([*lines, *_markdown_of_next(verdict.next)])
 
 

@@ -63,7 +63,7 @@ class Sources:
     def is_cost(self, text: str, span: tuple[int, int]) -> bool:
         """Whether the number at this place of a printed line is certainly a time or an amount of memory."""
         values = self._values(text, span)
-        return bool(values) and all(self._is_cost(value) for value in values)
+        return bool(values) and all(map(self._is_cost, values))
 
     def finding(self, text: str, span: tuple[int, int] | None = None) -> str:
         """The finding on code that a number of a printed line, or the whole line, comes from; empty if there is none."""

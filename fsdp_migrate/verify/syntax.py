@@ -89,7 +89,7 @@ def branch_of_some_ranks(root: Path, frames: Sequence[tuple[str, int]]) -> Place
 
 def saves(root: Path, name: str, line: int) -> bool:
     """Whether a line saves something, or collects what is saved."""
-    return any(_SAVES.search(text) for text in _lines(root / name)[line - 1 : line])
+    return any(map(_SAVES.search, _lines(root / name)[line - 1 : line]))
 
 
 def _calls(root: Path, files: Sequence[str], function: re.Pattern[str]) -> list[Place]:

@@ -112,10 +112,10 @@ def _largest(value: Any) -> float:
 
 def unused(name: str, original: Run, migrated: Run) -> bool:
     """Whether a parameter had no gradient but zeros in the original, and none at all in the migrated program."""
-    before, after = (
+    before, after = [
         {run.squares("gradients", step).get(name) for step in range(1, run.steps + 1)}
         for run in (original, migrated)
-    )
+    ]
     return 0.0 in before <= {0.0, None} and after <= {None}
 
 

@@ -261,10 +261,10 @@ class Verdict(Comparison):
         """A table of both programs, a row each: its title and their figures."""
         runs = self.original, self.migrated
         yield "last loss of the first rank", *map(_last_loss, runs)
-        yield "optimizer steps", *(str(run.steps) for run in runs)
-        yield "seconds", *(f"{run.seconds:.1f}" for run in runs)
+        yield "optimizer steps", *[str(run.steps) for run in runs]
+        yield "seconds", *[f"{run.seconds:.1f}" for run in runs]
         yield "milliseconds of a step, median", *map(_step_time, runs)
-        yield "peak memory of a rank, MiB", *(f"{r.peak_memory_bytes / 2**20:.0f}" for r in runs)
+        yield "peak memory of a rank, MiB", *[f"{r.peak_memory_bytes / 2**20:.0f}" for r in runs]
 
     def line(self) -> str:
         """The verdict in one line."""

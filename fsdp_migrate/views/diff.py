@@ -38,7 +38,7 @@ def _file_diff(change: Change, root: Path | None) -> bytes:
         lines += [b"new file mode 100644", b"--- /dev/null", b"+++ " + new + end]
     else:
         lines += [b"--- " + old + end, b"+++ " + new + end]
-    before, after = (io.BytesIO(data).readlines() for data in (change.before, change.after))
+    before, after = [io.BytesIO(data).readlines() for data in (change.before, change.after)]
     body = difflib.diff_bytes(difflib.unified_diff, before, after)
     for line in list(body)[2:]:  # without its header; a lone carriage return ends no line
         lines.append(line.removesuffix(b"\n"))

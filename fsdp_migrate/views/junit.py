@@ -44,7 +44,7 @@ def _errors(errors: list[Problem]) -> Iterator[str]:
 
 def _suite(name: str, cases: list[str], failures: int = 0, errors: int = 0) -> str:
     counts = f'tests="{len(cases)}" failures="{failures}" errors="{errors}"'
-    lines = [f"  <testsuite name={_quoted(name)} {counts}>", *(f"    {case}" for case in cases)]
+    lines = [f"  <testsuite name={_quoted(name)} {counts}>", *[f"    {case}" for case in cases]]
     return "\n".join([*lines, "  </testsuite>"])
 
 

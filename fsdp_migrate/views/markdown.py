@@ -31,7 +31,7 @@ def escaped(text: str) -> str:
 
 def places(findings: Iterable[Finding]) -> str:
     """Where findings are: the first few of them, and how many more there are."""
-    named = list(dict.fromkeys(f"{each.path}:{each.line}" for each in sorted(findings)))
+    named = list(dict.fromkeys([f"{each.path}:{each.line}" for each in sorted(findings)]))
     shown = ", ".join(map(code, named[:_PLACES]))
     more = len(named) - _PLACES
     if more > 0:

@@ -63,7 +63,7 @@ def prose(text: str) -> str:
 def render_html(report: Report, steps: Sequence[tuple[str, str]]) -> str:
     """The whole page."""
     changed = [shown_path(change.path) for change in report.rewritten]
-    paths = sorted({*changed, *(finding.path for finding in report.findings)})
+    paths = sorted({*changed, *[finding.path for finding in report.findings]})
     lines = [line for path in paths for line in _section(path, report)]
     head = f"<p>{escape(summary(report))}</p>"
     return document("FSDP1 to FSDP2", _STYLE, [head, *_steps(report, steps), *lines])
@@ -111,9 +111,9 @@ def _rows(path: str, report: Report) -> list[_Row]:
             old = "same"
         else:
             old = "del"
-        rows += (_Row(old, index + 1, before[index]) for index in range(start, end))
+        rows += [_Row(old, index + 1, before[index]) for index in range(start, end)]
         if kind != "equal":
-            rows += (_Row("add", 0, line) for line in after[new:last])
+            rows += [_Row("add", 0, line) for line in after[new:last]]
     at = {row.number: row for row in rows if row.number}
     for finding in sorted(report.findings):
         if finding.path == path:

@@ -106,7 +106,7 @@ def _replaced(findings: Sequence[Finding], form: str) -> Iterator[str]:
 def _table(findings: Iterable[Finding]) -> Iterator[str]:
     yield from ("| places | rule | for example |", "|--:|---|---|")
     for rule, found in sorted(_by_rule(findings).items()):
-        [(message, _)] = Counter(finding.message for finding in found).most_common(1)
+        [(message, _)] = Counter([finding.message for finding in found]).most_common(1)
         example = next(finding for finding in found if finding.message == message)
         yield f"| {len(found)} | {rule} | {code(example.construct)}: {escaped(message)} |"
 
@@ -198,7 +198,7 @@ def _files(report: Report, findings: Iterable[Finding]) -> Iterator[str]:
         done = "rewritten"
     yield from ("| file | rewritten | runtime | needs you | |", "|---|--:|--:|--:|---|")
     for path, group in groupby(sorted(findings), key=lambda finding: finding.path):
-        counts = Counter(finding.action for finding in group)
+        counts = Counter([finding.action for finding in group])
         numbers = " | ".join(str(counts[action] or "") for action in Action)
         state = "unchanged"
         if path in changed:

@@ -39,7 +39,7 @@ def render_findings(findings: Iterable[Finding], width: int = 0) -> list[str]:
     for _, group in groupby(sorted(findings), key=lambda finding: finding.path):
         if lines:
             lines.append("")
-        lines.extend(_finding_line(finding, width) for finding in group)
+        lines.extend([_finding_line(finding, width) for finding in group])
     return lines
 
 
@@ -138,7 +138,7 @@ def render_changes(report: Report) -> list[str]:
     lines = []
     for change in report.rewritten:
         name = shown_path(change.path)
-        counts = Counter(f.action for f in report.findings if f.path == name)
+        counts = Counter([f.action for f in report.findings if f.path == name])
         lines.append(f"rewrote {printable(name)}: {_counts(counts)}")
     for folder in report.vendored:
         if copied := sum(change.path.parent == folder for change in report.changes):
@@ -272,7 +272,7 @@ def next_steps(
 def _about(manual: Sequence[Finding]) -> list[tuple[str, str]]:
     """How to read about findings that need the user, those of the worst severity first, and how to sign one off."""
     kinds = list(_MEANINGS)
-    counts = Counter(finding.code for finding in manual)
+    counts = Counter([finding.code for finding in manual])
     worst = dict.fromkeys(counts, len(kinds))
     for each in manual:
         worst[each.code] = min(worst[each.code], kinds.index(heading_of(each)))

@@ -66,7 +66,8 @@ def _is_composers(home: Mapping) -> bool:
     if not isinstance(settings, Mapping):
         return False
     keys = {each.key for each in settings.all()}
-    is_named = bool(keys & _OWN) or any(each.key in _RECIPE for each in home.all())
+    around = {each.key for each in home.all()}
+    is_named = bool(keys & _OWN) or bool(around & _RECIPE)
     return is_named and bool(keys & (_KEPT | _IGNORED)) and not keys & table.FOREIGN
 
 

@@ -83,7 +83,7 @@ class _Yaml:
             self._known[node] = listing
             listing.items = [self.value(item) for item in node.value]
             if not node.flow_style and listing.items:
-                listing.span = start, max(start, *(item.span[1] for item in listing.items))
+                listing.span = start, max(start, *[item.span[1] for item in listing.items])
             return listing
         self._known[node] = Scalar(self._scalar(node), (start, end))
         return self._known[node]

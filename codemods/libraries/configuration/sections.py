@@ -99,7 +99,7 @@ def _options(home: Mapping) -> list[str]:
 
 
 def _has(home: Mapping, keys: frozenset[str]) -> bool:
-    return any(entry.key in keys for entry in home.all())
+    return not keys.isdisjoint([entry.key for entry in home.all()])
 
 
 def flat_section(settings: Mapping) -> Section | None:

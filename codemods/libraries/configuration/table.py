@@ -12,7 +12,7 @@ from fsdp_migrate.codemods.libraries.configuration.tree import Data
 
 # In the order of torch's enum, whose numbers are taken too.
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-OPTIONS = frozenset({"auto_wrap", "offload", *(name.lower() for name in STRATEGIES)})
+OPTIONS = frozenset({"auto_wrap", "offload", *[name.lower() for name in STRATEGIES]})
 REMOVED = {
     "backward_prefetch": "FSDP2 always prefetches the next unit during backward",
     "backward_prefetch_policy": "no code reads it, and FSDP2 always prefetches the next unit",

@@ -25,7 +25,7 @@ def write(census: Census, path: str, **more: Any) -> str:
         return "not every parameter's name or place is known"
     parts = [*census.first.values(), *census.untrained_parts()]
     buffers = census.buffers()
-    values = [*(part.read() for part in parts), *buffers.values()]
+    values = [*[part.read() for part in parts], *buffers.values()]
     if sum(value.numel() * value.element_size() for value in values) > LIMIT:
         return f"the parameters of one rank are larger than {LIMIT >> 20} MiB"
     told = {

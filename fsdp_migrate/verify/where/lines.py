@@ -29,7 +29,7 @@ class Pair:
 
     def texts(self, width: int = _WIDTH) -> tuple[str, str]:
         """Both values, around the place at which they begin to differ."""
-        old, new = (_NUMBER.sub("", each) for each in (self.original, self.migrated))
+        old, new = [_NUMBER.sub("", each) for each in (self.original, self.migrated)]
         return shortened(old, new, width)
 
     def __str__(self) -> str:

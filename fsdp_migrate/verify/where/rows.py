@@ -123,7 +123,7 @@ def without_wrappers(a: list[Unit], b: list[Unit]) -> list[Unit]:
     FSDP1's wrapper and the module in it are two rounds; under FSDP2 they are one. Of the two the round is kept that did
     what the round of the migrated program did.
     """
-    if not any(_wrapper(unit) for unit in a) or any(_wrapper(unit) for unit in b):
+    if not any(map(_wrapper, a)) or any(map(_wrapper, b)):
         return a
     kept: list[Unit] = []
     waiting: dict[str, tuple[str, Unit]] = {}

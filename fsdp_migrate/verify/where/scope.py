@@ -41,7 +41,7 @@ class Scope:
 
     def loop(self, *both: Unit) -> int:
         """The line of the innermost `for` that these are in; 0 for none."""
-        return self.statements.loop(*(unit.key[0] for unit in both))
+        return self.statements.loop(*[unit.key[0] for unit in both])
 
     def differing(self, names: Iterable[str], tolerance: float) -> dict[str, Grade]:
         """How much variables that both programs have differ."""
@@ -74,7 +74,7 @@ def names_read(scope: Scope, unit: Unit) -> list[str]:
 def over_parameters_in(statement: Statement, scope: Scope, both: list[Unit]) -> bool:
     """Whether a comprehension runs over parameters, in this frame or in one of its own."""
     rows = [row for unit in both for frame in unit.children for row in frame.rows]
-    states = [scope.old, scope.new, *(row.values for row in rows)]
+    states = [scope.old, scope.new, *[row.values for row in rows]]
     return any(
         state.get(name, "").startswith("~") for name in statement.targets for state in states
     )

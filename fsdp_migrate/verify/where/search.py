@@ -239,7 +239,7 @@ class Search:
     def _but_noise(self, scope: Scope, unit: Unit, names: list[str]) -> list[str]:
         """What differs without what differs between two runs of the original, which means nothing and taints nothing."""
         place = scope.frame.file, unit.key[0]
-        self.noise.update((*place, name) for name in names)
+        self.noise.update([(*place, name) for name in names])
         return [name for name in names if (*place, name) not in self._known]
 
     def _differ(self, scope: Scope, unit: Unit, names: list[str], derived: bool) -> None:
@@ -255,7 +255,7 @@ class Search:
         if any(name.endswith(_TRAINED) or _GROUP in name for name in names):
             self._act(scope)
         scope.tainted.update(names)
-        self._fields.update(name.partition(".")[2] for name in names if "." in name)
+        self._fields.update([name.partition(".")[2] for name in names if "." in name])
 
     def _act(self, scope: Scope, name: str = "") -> None:
         """Note that a difference has changed more than variables; if it was added to one, only until that one is the same."""
@@ -302,7 +302,7 @@ class Search:
         names = [item.partition(" ")[0] for item in pair.original.split(", ")]
         for name in names:
             writer = self._writers.get(name.rpartition(".")[2])
-            if writer is not None and any(writer[0].frame is f for f in below(unit.children)):
+            if writer is not None and writer[0].frame in below(unit.children):
                 return writer
         return None
 
@@ -365,9 +365,11 @@ class Search:
             scope.old, scope.new = whole
             self._add(scope, last, [Pair(GOES_ON, first_of(scope, a), first_of(scope, b)), *read])
         scope.tainted.update(
-            name
-            for name, how in scope.differing(changed, self._tolerance).items()
-            if how == Grade.OTHER
+            [
+                name
+                for name, how in scope.differing(changed, self._tolerance).items()
+                if how == Grade.OTHER
+            ]
         )
         if is_new and any(scope.statement(unit).acts for unit in [*a, *b]):
             self._act(scope)

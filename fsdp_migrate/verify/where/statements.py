@@ -133,7 +133,7 @@ def _statement(node: ast.stmt) -> Statement:
         stores or _calls_for_effect(node),
         blocks,
         adds_to,
-        any(_COLLECTS.search(name) for name in calls),
+        any(map(_COLLECTS.search, calls)),
     )
 
 

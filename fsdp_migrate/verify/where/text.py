@@ -57,10 +57,10 @@ def surprise(line: Line) -> str:
 
 def _of_pair(pair: Pair) -> Iterator[str]:
     """One line, or three where the values are long."""
-    old, new = (
+    old, new = [
         _FORM.sub("", _OF_NO_MODULE.sub(r"\1 parameters of no module", each))
         for each in pair.texts(_VALUE)
-    )
+    ]
     name = pair.name
     if name == "return":
         name = "the result"

@@ -65,7 +65,7 @@ def _counts(trace: Trace) -> Counter[tuple[str, int, str, int, int]]:
         function = frame.file, frame.first, frame.name
         calls[function] += 1
         if frame.rows and frame.rows[-1].kind in ("return", "raise"):
-            found.update((*function, calls[function], row.line) for row in frame.rows)
+            found.update([(*function, calls[function], row.line) for row in frame.rows])
     return found
 
 
@@ -77,7 +77,7 @@ def _norms(parts: list[str]) -> str:
         name, _, square = item.rpartition("=")
         squares[name] = squares.get(name, 0.0) + float(square)
     least = _NOISE * max(squares.values(), default=0.0)
-    kept = sorted(item for item in squares.items() if item[1] > least)
+    kept = sorted([item for item in squares.items() if item[1] > least])
     return ", ".join(f"{name} {math.sqrt(square):.5g}" for name, square in kept)
 
 
@@ -91,6 +91,6 @@ def _states(trace: Trace) -> Iterator[tuple[Place, Row, str]]:
         known: dict[str, str] = {}
         for row in frame.rows:
             ran[row.line] += 1
-            known.update((n, form) for n, form in row.values.items() if n.endswith(SUFFIXES))
+            known.update([(n, form) for n, form in row.values.items() if n.endswith(SUFFIXES)])
             for name, form in known.items():
                 yield (*function, calls[function], row.line, ran[row.line], name), row, form

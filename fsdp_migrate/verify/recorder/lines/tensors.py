@@ -112,7 +112,7 @@ class Tensors:
         if "_parameters" not in vars(module):
             return {}  # its constructor has not begun
         kinds = [base for base in type(module).__mro__ if base.__name__ not in _SHARDED]
-        if not any(self._is_own(kind) for kind in kinds[:3]):
+        if not any(map(self._is_own, kinds[:3])):
             return {}
         held = {name: value for name, value in vars(module).items() if not isinstance(value, dict)}
         return {**held, **module._buffers, **module._parameters}
