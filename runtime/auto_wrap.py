@@ -78,9 +78,12 @@ def _of_each(
     names = {module: f"{name}." if name else "" for name, module in root.named_modules()}
     boundaries = set(units)
     for unit in units:
+        if is_unit(unit):
+            yield {}
+            continue
         yield {
             parameter: names[module] + name
-            for module in ([] if is_unit(unit) else own_modules(unit, boundaries))
+            for module in own_modules(unit, boundaries)
             for name, parameter in module.named_parameters(recurse=False)
             if parameter not in ignored.parameters
         }

@@ -86,8 +86,9 @@ def _is_torchs(cls: type) -> bool:
 
 def _fsdp1_of(*given: object) -> Any:
     """FSDP1's class if one of the arguments is a model with units of it."""
-    for model in given:
-        for module in model.modules() if isinstance(model, nn.Module) else ():
+    models = [each for each in given if isinstance(each, nn.Module)]
+    for model in models:
+        for module in model.modules():
             for cls in type(module).__mro__:
                 if _is_torchs(cls):
                     return cls

@@ -108,5 +108,7 @@ def saved_groups(model: nn.Module, states: Mapping[str, Any]) -> list[list[nn.Pa
 
 def _listed(parameters: Any) -> Iterator[Any]:
     """A group may be one parameter alone, and an optimizer may be made of pairs with names."""
-    for each in [parameters] if isinstance(parameters, torch.Tensor) else parameters:
+    if isinstance(parameters, torch.Tensor):
+        parameters = [parameters]
+    for each in parameters:
         yield each[1] if isinstance(each, tuple) else each

@@ -82,7 +82,10 @@ def copies_inputs(unit: Any) -> bool:
 def in_place_of(given: Any, made: Any) -> Any:
     """Inputs as FSDP2 made them, in the lists and dictionaries that were given: a unit may add to these."""
     if isinstance(given, list | dict) and made is not given:
-        for key in given if isinstance(given, dict) else range(len(given)):
+        keys: Iterable[Any] = range(len(given))
+        if isinstance(given, dict):
+            keys = given.keys()
+        for key in keys:
             given[key] = in_place_of(given[key], made[key])
         return given
     if type(given) is tuple:
@@ -117,9 +120,11 @@ def post_forward(unit: Any, output: Any, show: Callable[[Any], None] | None) -> 
     _hook_dataclasses(state, output)
     if show is not None and state._state_ctx.iter_forward_root is None:
         # A unit begins a forward also in a checkpoint that is computed again: the others stay as they are then.
-        every = [each._modules[0] for each in state._state_ctx.all_states]
-        for below in every if state._is_root else units_of(unit):
-            show(below)
+        below = units_of(unit)
+        if state._is_root:
+            below = [each._modules[0] for each in state._state_ctx.all_states]
+        for each in below:
+            show(each)
     return output
 
 

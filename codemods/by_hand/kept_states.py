@@ -112,8 +112,8 @@ class _States:
             elif last_name(value.func) == "load" and value.args:
                 yield from ((file, each, key) for each in _in_buffer(value.args[0], file))
             made = origins_of(self._context.program).called(value, file)
-            for each in returned(made) if made is not None else ():
-                yield each.file, each.value, key
+            if made is not None:
+                yield from [(each.file, each.value, key) for each in returned(made)]
 
 
 def _looked_up(call: ast.Call, owner: ast.expr, file: File) -> Iterator[_Step]:

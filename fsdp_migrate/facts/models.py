@@ -181,7 +181,9 @@ class Models(Wrapping):
 
     def _wrapped_in_place(self, name: ast.Name, file: File, answer: bool | None) -> bool | None:
         """The answer where a model is given to what wraps it, or parts of it: open behind that, and False before it."""
-        for read in file.reads(name) if answer is not True else ():
+        if answer is True:
+            return True
+        for read in file.reads(name):
             call = file.parents[read]
             if isinstance(call, ast.Call) and read in call.args and read is not name:
                 if last_name(call.func) in self.wrapping or self.is_constructor(call, file):

@@ -65,7 +65,9 @@ class Origins:
     def _calls(self, function: FunctionNode, file: File) -> Iterator[tuple[File, ast.Call]]:
         """The calls that can be of a function; of a method, all calls by its name."""
         name = _name_of(function, file)
-        for other, call in self.program.calls(name) if name else ():
+        if not name:
+            return
+        for other, call in self.program.calls(name):
             called = None if is_method(function) else self.called(call, other)
             if called is None or called.node is function:
                 yield other, call

@@ -196,7 +196,9 @@ class Taken:
 
     def _put_into(self, owner: ast.Attribute, path: Path, file: File) -> Iterator[bool | None]:
         """The same of what a class puts into a dictionary of its own: `self.groups[index] = params`."""
-        for store in file.attributes.get(owner.attr, ()) if self._is_own(owner) else ():
+        if not self._is_own(owner):
+            return
+        for store in file.attributes.get(owner.attr, ()):
             item = file.parents[store]
             statement = file.parents[item]
             if isinstance(item, ast.Subscript) and isinstance(statement, ast.Assign):
