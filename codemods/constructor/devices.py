@@ -5,11 +5,13 @@ device as it is: that is filled afterwards.
 """
 
 import ast
+import re
 
 from fsdp_migrate.codemods.constructor import empties
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, grouped
 from fsdp_migrate.codemods.constructor.construction import ON_CPU, AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.meshes import DEVICE_MESH
 from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_real
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.scopes import Binding, Imported
@@ -22,6 +24,8 @@ _CURRENT = {
     "torch.xpu.current_device",
     "torch.accelerator.current_device_index",
 }
+_CPU_DEVICE = re.compile(r"'cpu'|(?:torch\.)?device\((?:type=)?'cpu'\)")
+_CPU = "Replaced by a mesh of CPUs: without one, `fully_shard` moves each unit to the GPU where a machine has one."
 _SETS_DEVICE = rb"\.set_device\(|set_device_ind"
 _SETTERS = ("set_device", "set_device_index", "set_device_idx")
 
@@ -79,6 +83,11 @@ def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
         function = value.func
     if context.dotted(function) & _CURRENT or "current_device" in context.source(function):
         return current
+    if _is_the_cpu(construction, value) and "mesh" not in code.shared:
+        world = f"{distributed(construction, code)}.get_world_size()"
+        code.shared["mesh"] = f'init_device_mesh("cpu", ({world},))'
+        code.imports.append(Import(DEVICE_MESH, "init_device_mesh"))
+        return _CPU
     if _is_set(construction):
         return (
             "Removed: `fully_shard` moves each unit to the current device, "
@@ -107,6 +116,13 @@ def device_id(construction: Construction, value: ast.expr, code: Code) -> str:
     return (
         "Replaced by `torch.cuda.set_device`: `fully_shard` moves each unit to the current device."
     )
+
+
+def _is_the_cpu(construction: Construction, device: ast.expr) -> bool:
+    """Whether the files show that a device is the CPU."""
+    flow = construction.flow(device)
+    made = [ast.unparse(each.node) for each in (*flow.ends, *flow.outside)]
+    return bool(made) and all(map(_CPU_DEVICE.fullmatch, made)) and not flow.hidden
 
 
 def _is_set(construction: Construction) -> bool:

@@ -323,6 +323,30 @@ def test_a_cpu_is_not_made_current() -> None:
     assert "set_device" not in after
 
 
+@pytest.mark.parametrize("form", ["auto", "torch"])
+@pytest.mark.parametrize(
+    ("above", "device", "is_cpu"),
+    [
+        ("", "torch.device('cpu')", True),
+        ("torch.cuda.set_device(0)\n", "'cpu'", True),
+        ("device = torch.device('cpu')\n", "device", True),
+        (
+            "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n",
+            "device",
+            False,
+        ),
+        ("", "torch.device(args.device)", False),
+        ("", "0", False),
+    ],
+)
+def test_a_cpu_has_a_mesh_of_cpus(above: str, device: str, is_cpu: bool, form: str) -> None:
+    report, after = analyse(f"{HEAD}{above}model = FSDP(model, device_id={device})\n", form)
+    made = 'mesh=init_device_mesh("cpu", (torch.distributed.get_world_size(),))'
+    assert (made in after) is is_cpu
+    said = [each.message for each in report.findings if each.code == "FSDP207"]
+    assert said[0].startswith("Replaced by a mesh of CPUs") is is_cpu
+
+
 def test_device_0_is_a_device() -> None:
     report, _ = analyse(f"{HEAD}model = FSDP(model, device_id=0, param_init_fn=f)\n")
     said = [each.message for each in report.findings if each.code == "FSDP207"]
