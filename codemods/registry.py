@@ -19,7 +19,15 @@ Find = Callable[[Context], Iterator[Found]]
 
 # Where two rules change the same code the first one is taken; `swap` runs after all, on what they leave.
 _ORDER = ("constructor", "uses", "assumptions", "by_hand", "libraries")
-_WITH_RULES_ALONE = ("requirements", "same", "silenced", "still_used", "swap", "without_use")
+_WITH_RULES_ALONE = (
+    "requirements",
+    "same",
+    "silenced",
+    "stale_words",
+    "still_used",
+    "swap",
+    "without_use",
+)
 _registered: list[Codemod] = []
 
 

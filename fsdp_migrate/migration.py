@@ -15,11 +15,13 @@ from fsdp_migrate.codemods.registry import find
 from fsdp_migrate.codemods.rule import Edit, Found, Import, Rule
 from fsdp_migrate.codemods.same import Made, without_removed, without_repeats
 from fsdp_migrate.codemods.stale import without_stale_comments
+from fsdp_migrate.codemods.stale_words import stale_words
 from fsdp_migrate.codemods.still_used import still_used
 from fsdp_migrate.codemods.swap import Swap, swap
 from fsdp_migrate.codemods.uses.both_classes import why_for_fsdp1
 from fsdp_migrate.codemods.uses.guards import stays_fsdp1
 from fsdp_migrate.codemods.without_use import unread_parameters, without_use
+from fsdp_migrate.conflicts import is_written, undone, without_overlaps
 from fsdp_migrate.facts.file import File, place_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.uncalled import why_uncalled
@@ -30,12 +32,12 @@ from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
 _WORD = re.compile(r"\w+")
+_REMARK = re.compile(r"#|\"{3}|'{3}")
 _LATER = (
     "Not changed: a library shards the models, still with FSDP1, because the project requires a release without FSDP2. "
     "Raise that requirement, then run fsdp-migrate again."
 )
 _OF_LIBRARIES = "FSDP8"  # the codes of what is set for another library
-_LAST_COMMA = re.compile(r",(?=[)\]}])")
 
 
 @dataclass
@@ -157,7 +159,7 @@ class _File:
         if self.context.writes:
             of_imports = imports.edits()
         if each_alone and overlap([*edits, *of_imports]):
-            left = _without_overlaps(every, of_imports)
+            left = without_overlaps(every, of_imports)
             if left != every:
                 return self.written(left, each_alone=True)
         self.edits = [*edits, *of_imports]
@@ -167,7 +169,17 @@ class _File:
         text = self.context.file.text
         if self.edits:
             text = apply(text, self.edits)
+            if self.context.in_place and _REMARK.search(self.context.file.text):
+                shown += self.stale(text)
+                text = apply(self.context.file.text, self.edits)
         return shown, text, self.uses_torch(found, imports)
+
+    def stale(self, text: str) -> Iterator[Found]:
+        """What is found of comments and docstrings once the edits are known; adds edits of its own."""
+        for each, own in stale_words(self.context, self.edits, text):
+            if self.is_on(each.rule, each.node):
+                self.edits += own
+                yield each
 
     def settled(self, found: list[Found], *, each_alone: bool) -> tuple[list[Found], list[Edit]]:
         """What is found as it is reported once the edits are known, and the edits."""
@@ -254,7 +266,7 @@ def _settled(
     refused: set[ast.AST] = set()
     for each in found:
         if each.of in refused:
-            settled.append((_undone(each), ()))
+            settled.append((undone(each), ()))
             continue
         if each.edits is None or not is_on(each.rule, each.node):
             settled.append((each, ()))
@@ -265,7 +277,7 @@ def _settled(
                 apply(text, own)
             taken = [edit for _, edits in settled for edit in edits]
             if overlap([*taken, *own]):
-                if _is_written(own, taken):
+                if is_written(own, taken):
                     settled.append((each._replace(edits=None), ()))
                     continue
                 settled = without_removed(settled, own)
@@ -278,23 +290,13 @@ def _settled(
             if action is Action.MANUAL:
                 message = f"{each.message} Not done, because {refusal}: make this change yourself."
             refused.add(each.node)
-            undone = each._replace(
+            refused_one = each._replace(
                 action=action, message=message, edits=None, imports=(), removed=()
             )
-            settled.append((undone, ()))
+            settled.append((refused_one, ()))
             continue
         settled.append((each, own))
     return settled
-
-
-def _without_overlaps(every: list[Found], of_imports: Sequence[Edit]) -> list[Found]:
-    """What is found, without the edits that change the same places as those of imports, and without what depends on them."""
-    left = [_without(each, of_imports) for each in every]
-    refused = {each.node for each, now in zip(every, left, strict=True) if each != now}
-    for place, each in enumerate(left):
-        if each.of in refused:
-            left[place] = _undone(each)
-    return left
 
 
 def _changes_settings(found: Found) -> bool:
@@ -302,50 +304,6 @@ def _changes_settings(found: Found) -> bool:
     if found.rule.code.startswith(_OF_LIBRARIES):
         return True
     return found.rule.code == "FSDP010" and found.edits is not None
-
-
-def _is_written(edits: Sequence[Edit], taken: Sequence[Edit]) -> bool:
-    """Whether edits that were taken before have written the same, in code that they put in another place."""
-    pieces = [_on_one_line(edit.text) for edit in edits]
-    around = [
-        [
-            _on_one_line(other.text)
-            for other in taken
-            if other.start <= edit.start and edit.end <= other.end
-        ]
-        for edit in edits
-    ]
-    return all(
-        piece and any(piece in text for text in texts)
-        for piece, texts in zip(pieces, around, strict=True)
-    )
-
-
-def _on_one_line(code: str) -> str:
-    """Code without white space and without commas behind a last item, which both depend on its width."""
-    return _LAST_COMMA.sub("", "".join(code.split()))
-
-
-def _undone(found: Found) -> Found:
-    """A finding without its edits, because those of the construct that it belongs to cannot be made."""
-    message = f"{found.message} Not done: make this change yourself."
-    return found._replace(action=Action.MANUAL, message=message, edits=None, imports=(), removed=())
-
-
-def _without(found: Found, others: Sequence[Edit]) -> Found:
-    """A finding, without its edits if one of them wants the same code as other edits."""
-    if found.edits is None:
-        return found
-    try:
-        if not overlap([*found.edits(), *others]):
-            return found
-    except Refused:
-        return found
-    message = (
-        f"{found.message} Not done, because another rewrite changes the same code: "
-        "make this change yourself."
-    )
-    return found._replace(action=Action.MANUAL, message=message, edits=None, imports=(), removed=())
 
 
 def _reason(error: Exception) -> str:
