@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS, INTERFACE, STATE_DICTS
+from fsdp_migrate.codemods.assumptions.table import INTERFACE, STATE_DICTS
 from fsdp_migrate.codemods.assumptions.words import ASKED, REPLACED, WORDS
 from fsdp_migrate.codemods.by_hand.measured import is_torchs
 from fsdp_migrate.codemods.by_hand.module_names import is_any_module, subject_of
@@ -62,11 +62,6 @@ _TWICE = (
     "Replaced by a checkpoint that is not reentrant and computes the same: inside a reentrant one, FSDP2 loses gradients of a "
     "unit that runs twice before a backward pass."
 )
-# The switch of `like_fsdp1` that an assumption has, in words.
-_SWITCHES = {
-    each.name: f" (switch `{each.switch}` of `like_fsdp1`)" if each.switch else ""
-    for each in ASSUMPTIONS
-}
 # Methods of models that set `requires_grad`, and code that trains.
 _FREEZES = re.compile(r"^_?(?:un)?freeze|^requires_grad_$", re.IGNORECASE)
 _TRAINS = re.compile(r"\.backward\(|\bepoch\b")
@@ -116,7 +111,7 @@ def find(context: Context) -> Iterator[Found]:
 
 
 def _by_hand(context: Context, line: Line) -> Found:
-    kept = f"Or use `--form auto`, which keeps FSDP1's behaviour{_SWITCHES[line.switch]}."
+    kept = "Or use `--form auto`, which keeps FSDP1's behaviour."
     severity = None
     if line.switch == "interface" or line.message == STATE_DICTS["load_state_dict"]:
         severity = Severity.RAISES

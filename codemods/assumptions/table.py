@@ -44,7 +44,7 @@ class Assumption(NamedTuple):
         """
         remedy = self.remedy
         if self.switch:
-            remedy = f"If this does not hold, use `--form auto` (switch `{self.switch}` of `like_fsdp1`)."
+            remedy = "If this does not hold, use `--form auto`, which keeps FSDP1's behaviour."
         sentences = (f"Assumes {self.condition}.", f"{self.consequence}.", check, remedy)
         return " ".join(sentence for sentence in sentences if sentence)
 

@@ -51,7 +51,10 @@ def say(construction: Construction, argument: Argument) -> tuple[Rule, str]:
 
 
 # What FSDP1's flat parameters needed: each is trained as a whole, or frozen as a whole.
-_SPLIT = " You can remove the condition on `requires_grad`: under FSDP2 one unit may have frozen and trained parameters."
+_SPLIT = (
+    " If the policy splits units by `requires_grad`, it no longer has to: under FSDP2 one unit may have frozen and trained "
+    "parameters."
+)
 
 
 def policy(construction: Construction, value: ast.expr, code: Code) -> str:

@@ -114,8 +114,9 @@ def _is_concerned(context: Context) -> bool:
     program = context.program
     file = context.file
     reach = context.program.reach
-    is_accelerates_own = is_accelerates(context) and not is_test(str(file.path))
-    if not (program.is_set or program.has(_PYTHON)) or is_accelerates_own:
+    if not (program.is_set or program.has(_PYTHON)):
+        return False
+    if is_accelerates(context) and not is_test(str(file.path)):
         return False
     if _SECOND(file.text) or (is_test(str(file.path)) and "fsdp_version" in file.text):
         return False  # it is written for FSDP2, or tests each version

@@ -24,7 +24,7 @@ from fsdp_migrate.findings import Action, Severity
 SUMMON = Rule("FSDP321", "summon-full-params")
 UNITS = Rule("FSDP362", "fsdp-modules", Severity.RAISES)
 
-_CALLED = "Removed: an FSDP2 model gathers its parameters when it is called."
+_CALLED = "Removed: the code in this block runs the model, and an FSDP2 model gathers its parameters by itself when it runs."
 _EMPTY = "Removed: the block is empty."
 _READS = "Removed: the reads in the block now gather whole parameters themselves."
 _BY_HAND = (

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from fsdp_migrate.codemods.assumptions import lines
+from fsdp_migrate.codemods.assumptions.table import ASSUMPTIONS
 from fsdp_migrate.codemods.constructor.construction import Construction
+from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.rule import Found
 from fsdp_migrate.engine import analyse_source
 from fsdp_migrate.runtime import like_fsdp1
 from fsdp_migrate.settings import Options
@@ -19,18 +23,28 @@ from fsdp_migrate.source import Source
 
 _GIVEN = inspect.signature(like_fsdp1).parameters.values()
 SWITCHES = sorted(each.name for each in _GIVEN if each.default is True)
-_NAMING = re.compile(r"\(switch `(\w+)` of `like_fsdp1`\)")
+_OF_CONDITIONS = {each.condition: each.switch for each in ASSUMPTIONS}
+_OF_NAMES = {each.name: each.switch for each in ASSUMPTIONS}
+_ASSUMED = re.compile(r"Assumes (.*?)\. ")
 
+_BY_HAND = lines._by_hand
 ALL = "all switches that are named"
 
 
 def named(source: str) -> dict[str, str]:
     """The switches that findings in torch's form name, and where: at a line of their own, or at the constructor."""
-    found: dict[str, str] = {}
-    for finding in report_of(source, "torch").findings:
-        if naming := _NAMING.search(finding.message):
-            at = "at the constructor" if finding.construct == "fully_shard" else "at its line"
-            found[naming[1]] = min(at, found.get(naming[1], at))
+    at_lines: set[str] = set()
+
+    def by_hand(context: Context, line: lines.Line) -> Found:
+        at_lines.add(_OF_NAMES[line.switch])
+        return _BY_HAND(context, line)
+
+    with patch.object(lines, "_by_hand", by_hand):
+        findings = report_of(source, "torch").findings
+    assumed = [_ASSUMED.match(finding.message) for finding in findings if finding.assumption]
+    at_constructor = {_OF_CONDITIONS[match[1]] for match in assumed if match}
+    found = dict.fromkeys(at_constructor - {""}, "at the constructor")
+    found |= dict.fromkeys(at_lines - {""}, "at its line")
     assert found.keys() <= {*SWITCHES}, found
     return found
 

@@ -20,8 +20,8 @@ REMOVED = {
     "limit_all_gathers": "FSDP2 limits its memory without it",
     "param_init_fn": "no code calls it under FSDP2",
     "sync_module_states": (
-        "Accelerate broadcasts rank 0's weights only with `cpu_ram_efficient_loading`, otherwise all ranks must start "
-        "with the same weights"
+        "under FSDP2 Accelerate broadcasts rank 0's weights if `cpu_ram_efficient_loading` is true. If it is false, each "
+        "rank keeps the weights that it created or loaded, so give all ranks the same seed and the same checkpoint"
     ),
     "use_orig_params": "FSDP2 always keeps the original parameters, as FSDP1 did with `use_orig_params=True`",
 }
@@ -89,8 +89,8 @@ LIGHTNING_NAMES = frozenset(
     {"fsdp", "fsdp_cpu_offload", "fsdp_native", "fsdp_native_full_shard_offload"}
 )
 STRATEGY_OF_VERL = (
-    "This selects FSDP1 in verl. {}. fsdp-migrate does not change it, because verl's `forward_prefetch` and its policies "
-    "by size and for LoRA have no effect with `fsdp2`."
+    "With this value verl runs its FSDP1 code. {}. fsdp-migrate does not change it, because verl's `forward_prefetch` "
+    "and its policies by size and for LoRA have no effect with `fsdp2`."
 )
 STRATEGY_OF_LIGHTNING = (
     "This selects FSDP1 in Lightning. Use `ModelParallelStrategy(data_parallel_size=<processes>, "
