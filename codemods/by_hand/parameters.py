@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.by_hand.norms_over_ranks import is_local_now
 from fsdp_migrate.codemods.by_hand.taken import is_known_as_whole, is_sharded, taken
 from fsdp_migrate.codemods.context import Context, keyword, shortened
 from fsdp_migrate.codemods.models_by_argument import where_flat, where_original
+from fsdp_migrate.codemods.printed import is_only_printed
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.facts.file import File, is_name, last_name, root_of
@@ -24,8 +25,12 @@ from fsdp_migrate.findings import Action, Severity
 RULE = Rule("FSDP507", "local-tensor-ops")
 
 _COUNT = (
-    "This now counts the elements of whole parameters. Under FSDP1 it counted this rank's shards, so a sum over ranks is "
-    "now too large: use `p.to_local().numel()` for the shard."
+    "This now counts the elements of whole parameters. Under FSDP1 it counted this rank's shards: if ranks add the numbers up, "
+    "the sum is now too large. Use `p.to_local().numel()` for the shard."
+)
+_PRINTED = (
+    "This now counts the elements of whole parameters; under FSDP1 it counted this rank's shards. The program only prints "
+    "the number: use `p.to_local().numel()` if it should be that of the shards."
 )
 _ROWS = (
     "This now selects from the whole parameter, a DTensor, and cannot be assigned to. Under FSDP1 it selected from this "
@@ -102,6 +107,8 @@ def find(context: Context) -> Iterator[Found]:
         severity = None
         if message in _RAISING:
             severity = Severity.RAISES
+        elif message == _PRINTED:
+            severity = Severity.PRINTS
         yield Found(RULE, node, Action.MANUAL, message, severity=severity)
     for node in (*measured(context), *_asked_for_none(context)):
         if is_sharded(context, node) and not is_local_now(context, node):
@@ -115,7 +122,7 @@ def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
     """What is asked of parameters, each with its answer."""
     if not were_whole(context):
         for attribute in _used(context, _is_counted, "numel", "nelement"):
-            yield attribute, _COUNT
+            yield attribute, _count(context, attribute)
         for attribute in _used(context, lambda c, node: decides(c.file, node), *SHAPES):
             yield attribute, _of_shape(context, attribute)
     for attribute in _used(context, Context.call_of, *_FAILING):
@@ -126,6 +133,13 @@ def _asked(context: Context) -> Iterator[tuple[ast.expr, str]]:
     for attribute in shapes(context.file):
         if is_sharded(context, attribute.value):
             yield attribute, PLAIN
+
+
+def _count(context: Context, attribute: ast.Attribute) -> str:
+    """What comes of a count: it is added up over ranks, or only printed."""
+    if is_only_printed(context.file, attribute):
+        return _PRINTED
+    return _COUNT
 
 
 def _of_shape(context: Context, attribute: ast.Attribute) -> str:

@@ -14,6 +14,7 @@ from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.libraries.rules import MODEL
 from fsdp_migrate.codemods.libraries.settings import is_accelerates
 from fsdp_migrate.codemods.libraries.sharded import Prepared, prepared_of
+from fsdp_migrate.codemods.printed import is_only_printed
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses.classes import find as of_classes
@@ -61,7 +62,6 @@ _SEVERITIES = {
     False: Severity.SILENT,
     True: Severity.PRINTS,
 }  # by whether the value is only printed
-_PRINTING = ("print", "debug", "info", "warning")
 _FLUSH = (
     "Under FSDP1 this call left the root's parameters gathered. FSDP2 frees them again, so other methods of the model "
     "raise when they use them: register those with `register_fsdp_forward_method` of `torch.distributed.fsdp`."
@@ -198,7 +198,7 @@ def _called(context: Context) -> Iterator[Found]:
             if call.args:
                 owner = call.args[0]
             if owner is not None and context.can_be_model(owner) and not is_for_others(file, call):
-                severity = _SEVERITIES[message == _COUNT and _is_printed(file, call)]
+                severity = _SEVERITIES[message == _COUNT and is_only_printed(file, call)]
                 yield Found(MODEL, call, Action.MANUAL, message, severity=severity)
     for statement in file.of(ast.Expr):
         flush = statement.value
@@ -209,14 +209,6 @@ def _called(context: Context) -> Iterator[Found]:
             owner = receiver(call)
             if owner is not None and context.can_be_model(owner):
                 yield Found(MODEL, call, Action.MANUAL, _BESIDE.format(name))
-
-
-def _is_printed(file: File, call: ast.Call) -> bool:
-    """Whether a call stands in one that writes its text to the screen or a log: `print(count)`, `logger.info(f"{count}")`."""
-    statement = file.statement(call)
-    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-        return statement.value is not call and last_name(statement.value.func) in _PRINTING
-    return False
 
 
 def _own_methods(context: Context) -> set[str]:
