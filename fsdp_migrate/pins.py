@@ -116,7 +116,7 @@ def _folders(folder: Path, top: Path | None) -> Iterator[Path]:
 
 def _in_folder(folder: Path, name: str) -> Iterator[Pin]:
     for path in map(Path, files_in(os.fspath(folder))):
-        if kind_of(os.fspath(path)) is None and not _SCRIPT.fullmatch(path.name):
+        if kind_of(os.fspath(path)) in (None, "readme") and not _SCRIPT.fullmatch(path.name):
             continue
         try:
             text = path.read_text("utf-8", errors="replace")

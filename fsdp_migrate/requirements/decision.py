@@ -17,6 +17,9 @@ _BY_HAND = {
         "This file locks a torch older than {torch}, but the migrated code needs {torch}. Raise torch where the project "
         "asks for it, and lock again."
     ),
+    "readme": (
+        "This text speaks of a torch older than {torch}, but the migrated code needs {torch}. Name torch {torch}."
+    ),
 }
 _CONDA = (
     "This requirement excludes torch {torch}, which the migrated code needs. Take torch from conda-forge or pip: "

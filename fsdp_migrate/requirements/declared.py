@@ -37,7 +37,8 @@ class Declared:
         versions: those that are allowed.
         start, end: where the file asks for it.
         text: how the file writes it.
-        writer: whose notation that is: "pip", "poetry", "conda"; "image" for one of Docker's, "lock" in a lock file.
+        writer: whose notation that is: "pip", "poetry", "conda"; "image" for one of Docker's, "lock" in a lock file,
+            "readme" in a text for people.
         is_literal: whether the file holds `text` as it is, so that it can be written there.
     """
 
@@ -123,6 +124,14 @@ def of_image(text: str, start: int) -> Declared | None:
     if allowed is None:
         return None
     return Declared("torch", allowed, start, start + len(text), text, "image", is_literal=False)
+
+
+def of_text(text: str, operator: str, release: str, start: int) -> Declared | None:
+    """What a text for people says of torch; None where its operator is none of pip's."""
+    allowed = _allowed([{"=": "==", ">": ">="}.get(operator, operator) + release])
+    if allowed is None:
+        return None
+    return Declared("torch", allowed, start, start + len(text), text, "readme", is_literal=False)
 
 
 def of_lock(version: str, start: int) -> Declared | None:

@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.context import Silenced, shortened
 from fsdp_migrate.codemods.edit.text import spliced
 from fsdp_migrate.codemods.requirements import RUNTIME, TORCH
 from fsdp_migrate.codemods.rule import Edit, Rule
-from fsdp_migrate.findings import Action, Finding
+from fsdp_migrate.findings import Action, Finding, Severity
 from fsdp_migrate.report import Change
 from fsdp_migrate.requirements import releases
 from fsdp_migrate.requirements.decision import built_for_another, decide
@@ -89,7 +89,8 @@ class Declaration:
             else:
                 action = Action.MANUAL
             place = (each.start, each.end)
-            is_on = self._say(TORCH, place, each.shown, decision.message, options, action)
+            message = f"{decision.message}{self._remark(each.end)}"
+            is_on = self._say(TORCH, place, each.shown, message, options, action)
             if is_on and decision.raised:
                 edits.append(Edit(*place, decision.raised))
         if not self.asks_for_torch:
@@ -98,6 +99,13 @@ class Declaration:
         if edits and not options.only_checks:
             after = spliced(self.text, edits).encode("utf-8", "surrogateescape")
             self.change = Change(self.path, self.data, after)
+
+    def _remark(self, end: int) -> str:
+        """What is said of a comment behind a requirement that names a release."""
+        line = self.text[end:].partition("\n")[0]
+        if re.search(r"#.*\d\.\d", line) is None:
+            return ""
+        return " The comment on this line names a release: check that it is still true."
 
     def ask_for_runtime(self, options: Options) -> None:
         """Adds the finding that the package of the runtime is missing here."""
@@ -125,6 +133,8 @@ class Declaration:
         severity = None
         if action is Action.MANUAL:
             severity = rule.severity
+        if severity is not None and self.kind == "readme":
+            severity = Severity.PRINTS
         finding = Finding(
             path=shown_path(self.path),
             line=line,

@@ -13,6 +13,7 @@ KINDS = {
     "python": re.compile(r"setup\.py"),
     "conda": re.compile(r"(?:env|environment|conda|meta)(?:[._-].*)?\.ya?ml", re.IGNORECASE),
     "docker": re.compile(r"(?:Docker|Container)file(?:[._-].*)?|.*\.dockerfile", re.IGNORECASE),
+    "readme": re.compile(r"(?:README|INSTALL)(?:\.(?:md|rst|txt))?", re.IGNORECASE),
     "lock": re.compile(r"(?:poetry|uv|pdm|Pipfile)\.lock|pylock(?:\..+)?\.toml"),
 }
 """What a file's name says of how it is written."""
@@ -55,6 +56,8 @@ def declaring(
     for folder in folders:
         for file in files_in(folder):
             kind = kind_of(file)
+            if kind == "readme" and os.path.dirname(file) != folder:  # of one image, perhaps
+                continue
             if kind is not None and not is_excluded(file):
                 found[file] = kind
                 found |= _included(file, kind, is_excluded)

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator
 
-from fsdp_migrate.requirements.declared import Declared, Read, of_conda, of_image, of_pip
+from fsdp_migrate.requirements.declared import Declared, Read, of_conda, of_image, of_pip, of_text
 from fsdp_migrate.requirements.locks import read_lock
 from fsdp_migrate.requirements.toml import read_toml
 
@@ -23,6 +23,13 @@ _WORD = re.compile(
 _FROM = re.compile(r"[ \t]*FROM[ \t]+(?:--\S+[ \t]+)*(\S+)", re.IGNORECASE)
 _VARIABLE = re.compile(
     r"^[ \t]*(?:ARG|ENV)[ \t]+(\w+)[= ]['\"]?([^\s'\"]+)", re.MULTILINE | re.IGNORECASE
+)
+# What a text asks for: `torch>=2.1`, `PyTorch 2.1 or newer`, `requires PyTorch 2.1`.
+_TEXT = re.compile(
+    r"(?<![\w./:-])(?:py)?torch[`*]*[ ]?(?P<operator>[=<>!~]=?|≥)[ ]?v?(?P<release>\d+(?:\.\d+)+)"
+    r"|(?<![\w./:-])pytorch (?:version )?v?(?P<lowest>\d+(?:\.\d+)+)(?=[ ]?\+| or (?:greater|later|newer|higher|above))"
+    r"|(?<=requires )pytorch v?(?P<required>\d+(?:\.\d+)+)",
+    re.IGNORECASE,
 )
 _USED = re.compile(r"\$(?:(\w+)|\{(\w+)[^}]*\})")
 
@@ -122,6 +129,16 @@ def _docker(text: str) -> Read:
     return Read(tuple(filter(None, found)), index=_index(text))
 
 
+def _readme(text: str) -> Read:
+    """A text for people: where it says which torch the project needs."""
+    found = []
+    for match in _TEXT.finditer(text):
+        operator = (match["operator"] or ">=").replace("≥", ">=")
+        release = match["release"] or match["lowest"] or match["required"]
+        found.append(of_text(match[0], operator, release, match.start()))
+    return Read(tuple(filter(None, found)))
+
+
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     start = 0
     for line in text.splitlines(keepends=True):
@@ -144,5 +161,6 @@ _READERS: dict[str, Callable[[str], Read]] = {
     "python": _python,
     "conda": _conda,
     "docker": _docker,
+    "readme": _readme,
     "lock": read_lock,
 }

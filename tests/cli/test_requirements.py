@@ -191,6 +191,50 @@ def test_what_cannot_be_raised_is_named(
     assert (folder / name).read_bytes() == text.encode()
 
 
+@pytest.mark.parametrize(
+    ("text", "construct"),
+    [
+        ("Training code in PyTorch(torch>=2.1.0).", "torch>=2.1.0"),
+        ("We use `torch` ≥ 2.1", "torch` ≥ 2.1"),
+        ("PyTorch 2.1 or greater", "PyTorch 2.1"),
+        ("- PyTorch 2.1+", "PyTorch 2.1"),
+        ("It requires PyTorch 2.0 and more.", "PyTorch 2.0"),
+        ("    pip install torch==2.1.2", "torch==2.1.2"),
+        ("PyTorch 2.8 or greater", ""),
+        ("PyTorch 2.0 has a compiler", ""),
+        ("docker pull site/image-torch2.0.1", ""),
+        ("torchvision>=0.16", ""),
+    ],
+)
+def test_what_a_readme_says_of_torch(
+    text: str, construct: str, real_cli: Cli, folder: Path
+) -> None:
+    put(folder, **{"src/train.py": PROGRAM, "README.md": f"# Title\n\n{text}\n"})
+    put(folder, **{"docker/README.md": "torch==2.1\n"})  # of an image
+    said = of_rule("FSDP901", real_cli(".", "--form", "torch", "-v").text)
+    assert len(said) == bool(construct)
+    for line in said:
+        assert line.startswith("README.md:3:")
+        assert f"`{construct}`: This text speaks of a torch older than 2.8" in line
+        assert line.endswith("[prints]")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ("torch>=2.0  # x supports up to torch 2.7\n", True),
+        ("torch==2.1.2  # for x 0.4\n", True),
+        ("torch>=2.0  # for attention\nx  # up to torch 2.7\n", False),
+    ],
+)
+def test_a_comment_that_names_a_release(
+    text: str, is_named: bool, real_cli: Cli, folder: Path
+) -> None:
+    put(folder, **{"train.py": PROGRAM, "requirements.txt": text})
+    (said,) = of_rule("FSDP901", real_cli("check", ".", "--form", "torch", "-v").text)
+    assert ("The comment on this line names a release" in said) is is_named
+
+
 @pytest.mark.parametrize(("name", "text"), QUIET.values(), ids=[*QUIET])
 def test_what_is_new_enough_is_left_alone(
     name: str, text: str, real_cli: Cli, folder: Path
@@ -304,6 +348,8 @@ def test_an_import_of_the_runtime_that_goes_needs_nothing(real_cli: Cli, folder:
         ("/a/environment_gpu.yaml", "conda"),
         ("/a/config.yaml", None),
         ("/a/pylock.gpu.toml", "lock"),
+        ("/a/README.md", "readme"),
+        ("/a/README_zh.md", None),
     ],
 )
 def test_the_kind_is_in_the_name(file: str, kind: str | None) -> None:
