@@ -32,6 +32,7 @@ class Tree:
 
     def __init__(self, paths: Iterable[str], data: dict[str, bytes] | None = None) -> None:
         self.paths = list(paths)
+        self._paths = frozenset(self.paths)
         if data is None:
             self._data = {}
         else:
@@ -80,8 +81,14 @@ class Tree:
                 for path in self._by_last[last]
                 if path.endswith(suffixes) and _importable(path, tail, folder)
             ]
-            self._located[key] = _nearest(candidates, folder)
+            top = [path for path in candidates if not self._is_below_package(path, first)]
+            self._located[key] = _nearest(top or candidates, folder)
         return self._located[key]
+
+    def _is_below_package(self, path: str, first: str) -> bool:
+        """Whether a file is in a package that is a part of another one, as are tests that mirror a package."""
+        above, name, _ = path.rpartition(f"{os.sep}{first}{os.sep}")
+        return bool(name) and f"{above}{os.sep}__init__.py" in self._paths
 
     def is_outside(self, module: str) -> bool:
         """Whether a module is none of these files, by the first part of its name."""

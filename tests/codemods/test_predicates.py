@@ -76,3 +76,38 @@ def test_policies_stay(case: str, tmp_path: Path) -> None:
     assert "lambda" not in program.after["policies.py"]
     assert "isinstance" not in program.after["policies.py"]
     assert "recurse=False" in program.after["train.py"]
+
+
+@pytest.mark.parametrize("is_package", [True, False])
+def test_a_policy_is_found_from_tests_that_mirror_its_package(
+    is_package: bool, tmp_path: Path
+) -> None:
+    """In a package of tests the module `pkg` is not the folder `tests/pkg`."""
+    test = """\
+        from model import Net
+        from pkg import policies
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+        policy = policies.make()  # not size_based_auto_wrap_policy
+        model = FSDP(Net(), auto_wrap_policy=policy)
+        """
+    files = {
+        "pkg/__init__.py": "",
+        "pkg/policies/__init__.py": """\
+            from model import Block
+
+            def by_class(module, recurse, nonwrapped_numel):
+                return recurse or isinstance(module, Block)
+
+
+            def make():
+                return by_class
+            """,
+        "tests/pkg/__init__.py": "",
+        "tests/pkg/policies/__init__.py": "",
+        "tests/pkg/policies/test_policies.py": test,
+    }
+    if is_package:
+        files["tests/__init__.py"] = ""
+    after = analysed(tmp_path, files, "torch").after["tests/pkg/policies/test_policies.py"]
+    assert ("nonwrapped_numel=0" in after) is is_package
