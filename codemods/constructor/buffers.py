@@ -35,6 +35,8 @@ def write(construction: Construction, code: Code) -> None:
         return
     if cast and cast[0] in moved:
         del cast[0]
+    elif cast and code.cast_can_be_none:
+        cast = [f"if {code.cast} is not None:", *[f"    {line}" for line in cast]]
     code.below += [*moved, *cast]
 
 

@@ -38,6 +38,7 @@ class Code:
         hybrid: the condition that there is a pair of groups.
         offloaded: the condition that parameters are offloaded.
         cast: the type that buffers are cast to, perhaps behind `x and `; "" where they keep their own.
+        cast_can_be_none: whether that may be None.
         device: where buffers are moved to that got their values after the sharding; "" where none can be elsewhere.
         note: a comment at the root.
         fill: statements that fill what is on the meta device.
@@ -67,6 +68,7 @@ class Code:
     hybrid: Condition = False
     offloaded: Condition = False
     cast: str = ""
+    cast_can_be_none: bool = False
     device: str = ""
     note: str = ""
     fill: list[str] = field(default_factory=list)

@@ -95,6 +95,9 @@ def precision(construction: Construction, value: ast.expr, code: Code) -> str:
             "in the dtype that the model was made with."
         )
         code.cast = buffers
+        # A policy that casts nothing has no type, either.
+        is_read = buffers.startswith(f"{source}.")
+        code.cast_can_be_none |= is_read and len(given) < len(found)
     if source == "MixedPrecisionPolicy()":
         return f"Removed: parameters and gradients keep their dtype, which is the default.{told}"
     code.use(construction, "MixedPrecisionPolicy")
@@ -161,7 +164,7 @@ def _policy(
         is_always = all(each.sources for each in every)
         own = ""
         if is_always and len(literal) == 1:
-            own = _own_dtype(construction, flow)
+            own = _own_dtype(construction, flow, code)
         return source, own or _buffers(source, field, literal, is_always=is_always)
     if len(every) == 1 == len(found) and not flow.unknown:
         again = _again(construction, every[0], flow.ends[0].node, code)
@@ -188,7 +191,7 @@ def _named(construction: Construction, source: str, code: Code, *, needs_name: b
     return name
 
 
-def _own_dtype(construction: Construction, flow: Flow) -> str:
+def _own_dtype(construction: Construction, flow: Flow, code: Code) -> str:
     """The name that gives `buffer_dtype` in the function of the constructor, as source, where it means the same there."""
     file = construction.context.file
     place = list(FIELDS).index("buffer_dtype")
@@ -204,6 +207,7 @@ def _own_dtype(construction: Construction, flow: Flow) -> str:
         if not is_name or not construction.is_same(given):
             return ""
         sources.add(file.source(given))
+        code.cast_can_be_none |= construction.can_be_none(given)
     only = ""
     if len(sources) == 1:
         only = sources.pop()

@@ -30,6 +30,8 @@ class Units:
         each: the modules themselves, as source.
         classes: whether only named classes of the program's own are asked for: then the model itself is none of them.
         counts: whether the condition reads `numel`, the parameters that no unit below has.
+        first: a statement in front of the loop; empty if there is none.
+        test: under which there are units at all; empty where there always are.
         remark: what the finding says of them besides.
     """
 
@@ -37,6 +39,8 @@ class Units:
     each: str = ""
     classes: bool = False
     counts: bool = False
+    first: str = ""
+    test: str = ""
     remark: str = ""
 
 

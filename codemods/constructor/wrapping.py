@@ -102,23 +102,34 @@ def _loop(construction: Construction, value: ast.expr, code: Code) -> str:
         if ignored:
             code.loop.append(f"    if {block} not in {code.ignored}:")
         return "Replaced by a loop that calls `fully_shard` on these modules."
-    modules = f"list({code.model}.modules())"
-    # The model itself comes last.
-    if not units.classes:
-        modules = f"{modules}[1:]"
-    code.loop = [f"for {code.unit} in reversed({modules}):"]
+    code.loop = _over_all(code, units, ignored)
     if units.counts:
         code.imports.append(Import(_DTENSOR, "DTensor"))
-        code.loop.append(
-            f"    numel = sum(p.numel() for p in {code.unit}.parameters() if not isinstance(p, DTensor))"
-        )
-    condition = _both(ignored, units.condition)
-    if condition:
-        code.loop.append(f"    if {condition}:")
     if units.classes:
         return "Replaced by a loop that shards every module of these classes, children first."
     message = "Replaced by a loop that shards every module selected by the policy, children first."
     return f"{message} {units.remark}".rstrip()
+
+
+def _over_all(code: Code, units: Units, ignored: str) -> list[str]:
+    """The head of a loop over all modules, the last ones first."""
+    modules = f"list({code.model}.modules())"
+    # The model itself comes last.
+    if not units.classes:
+        modules = f"{modules}[1:]"
+    loop = [f"for {code.unit} in reversed({modules}):"]
+    if units.counts:
+        loop.append(
+            f"    numel = sum(p.numel() for p in {code.unit}.parameters() if not isinstance(p, DTensor))"
+        )
+    condition = _both(ignored, units.condition)
+    if condition:
+        loop.append(f"    if {condition}:")
+    if units.test:
+        return [f"if {units.test}:", *(f"    {line}" for line in (units.first, *loop))]
+    if units.first:
+        code.above.append(units.first)
+    return loop
 
 
 def _both(one: str, other: str) -> str:
@@ -288,20 +299,22 @@ def _asked(construction: Construction, value: ast.expr, code: Code) -> Units:
         if can_be_none:
             condition = f"{source} is not None and {condition}"
         return Units(condition)
-    given = ""
+    test = ""
     if can_be_none:
-        given = f"{source} is not None and "
+        test = f"{source} is not None"
     if not (_sizes(context) and policies.can_count(context.program, flow)):
-        return Units(f"{given}{source}(module={code.unit}, recurse=False, nonwrapped_numel=0)")
+        asked = f"{source}(module={code.unit}, recurse=False, nonwrapped_numel=0)"
+        return Units(_both(test, asked))
     # One that goes by size closes modules such as attention, into which FSDP1 did not look.
     closed = context.local("closed", call)
     count = "sum(p.numel() for p in m.parameters())"
-    code.above.append(
+    first = (
         f"{closed} = {{part for m in {code.model}.modules() "
-        f"if {given}not {source}(module=m, recurse=True, nonwrapped_numel={count}) for part in m.modules()}}"
+        f"if not {source}(module=m, recurse=True, nonwrapped_numel={count}) for part in m.modules()}}"
     )
     asked = f"{source}(module={code.unit}, recurse=False, nonwrapped_numel=numel)"
-    return Units(f"{given}{code.unit} not in {closed} and {asked}", counts=True)
+    condition = f"{code.unit} not in {closed} and {asked}"
+    return Units(condition, counts=True, first=first, test=test)
 
 
 def _is_custom(program: Program, end: Value) -> bool:

@@ -194,6 +194,43 @@ for module in reversed(list(model.modules())[1:]):
     ):
         fully_shard(module)
 fully_shard(model)
+=== a policy that may count, or may be none
+def by_size(module, recurse, nonwrapped_numel):
+    return nonwrapped_numel > 100
+
+
+policy = None
+if args.units:
+    policy = by_size
+model = FSDP(model, auto_wrap_policy=policy)
+---
+def by_size(module, recurse, nonwrapped_numel):
+    return nonwrapped_numel > 100
+
+
+policy = None
+if args.units:
+    policy = by_size
+if policy is not None:
+    closed = {
+        part
+        for m in model.modules()
+        if not policy(
+            module=m,
+            recurse=True,
+            nonwrapped_numel=sum(p.numel() for p in m.parameters()),
+        )
+        for part in m.modules()
+    }
+    for module in reversed(list(model.modules())[1:]):
+        numel = sum(
+            p.numel() for p in module.parameters() if not isinstance(p, DTensor)
+        )
+        if module not in closed and policy(
+            module=module, recurse=False, nonwrapped_numel=numel
+        ):
+            fully_shard(module)
+fully_shard(model)
 === a policy that is asked keeps the module that makes it
 import functools as tools
 model = FSDP(model, auto_wrap_policy=tools.partial(by_name, classes=[] if model.is_peft else [Block]))

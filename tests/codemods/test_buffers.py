@@ -110,3 +110,29 @@ def test_one_loop_moves_and_casts_where_one_call_has_no_room(tmp_path: Path) -> 
     after = analysed(tmp_path, text, "torch").after["train.py"]
     assert both in after
     assert after.count("model.buffers()") == 1
+
+
+NO_TYPE = {
+    "a policy that branches choose": (
+        "    policy = MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32, buffer_dtype=dtype)\n",
+        "    policy = None\n    if args.half:\n"
+        "        policy = MixedPrecision(param_dtype=torch.half, reduce_dtype=torch.half, buffer_dtype=torch.half)\n",
+    ),
+    "no type": (
+        "dtype = getattr(torch, args.dtype)",
+        "dtype = getattr(torch, args.dtype) if args.dtype else None",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_TYPE)
+def test_buffers_are_cast_where_there_is_a_type(case: str, tmp_path: Path) -> None:
+    """A tensor's `.to(None)` does nothing."""
+    text = PROGRAM.replace("{part}", "pass").replace("{model}", "make()").replace("{more}", "")
+    old, new = NO_TYPE[case]
+    assert old in text
+    after = analysed(tmp_path, text.replace(old, new), "torch").after["train.py"]
+    dtype = "dtype" if case == "no type" else "policy.param_dtype"
+    cast = f"    if {dtype} is not None:\n        for buffer in model.buffers():\n"
+    assert cast in after, after
+    assert f"buffer.data = buffer.to({dtype})" in after
