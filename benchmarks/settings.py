@@ -74,8 +74,8 @@ something else differs, it is named. *refused* is what the release does not read
 What differs is said by the finding, or is what the release does by itself. transformers before 5.10 saves sharded states under
 version 2, unless the environment says another. 5.9.0 frees parameters under FSDP1 also for `shard_grad_op`, and shards for
 `no_shard`; axolotl 0.13.2 frees them under FSDP2 also for `shard_grad_op`. Accelerate before 1.6 passes over a version in a
-file and refuses it in Python: "Needs Accelerate 1.6" is in the finding. Units by size that transformers 5.24.0 no longer takes
-from `auto_wrap` are units by size again.
+file and refuses it in Python: "Use it with Accelerate 1.6" is in the finding. Units by size that transformers 5.24.0 no longer
+takes from `auto_wrap` are units by size again.
 
 Of the settings of Composer and Lightning nothing is rewritten: *by hand, then* is what a release makes of them once they are
 written as the finding says. It names the first release that has what it says: 0.32 of Composer, 2.3 of Lightning, where

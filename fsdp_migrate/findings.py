@@ -32,7 +32,7 @@ ASSUMPTION = "FSDP003"
 HAPPENS = {
     Severity.SILENT: "trains, saves or returns something else, without an error",
     Severity.RAISES: "stops with an error",
-    Severity.PRINTS: "only prints something else, or does nothing any more",
+    Severity.PRINTS: "only printed text changes, or a setting or comment is out of date",
 }
 """What a program does that has findings of each severity."""
 

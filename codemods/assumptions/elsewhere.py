@@ -38,12 +38,12 @@ def places(context: Context, name: str) -> list[str]:
 
 
 def check(found: list[str]) -> str:
-    """`Check `a.py:1`, `b.py:2`, and similar code in other files.`; nothing without a place."""
+    """`Check for example `a.py:1`, `b.py:2`.`, if there are more; nothing without a place."""
     if not found:
         return ""
     shown = ", ".join(f"`{each}`" for each in found[:_MOST_NAMED])
     if len(found) > _MOST_NAMED:
-        shown += ", and similar code in other files"
+        return f"Check for example {shown}."
     return f"Check {shown}."
 
 

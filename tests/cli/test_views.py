@@ -54,7 +54,7 @@ def test_a_message_is_printed_once_with_its_places_and_the_worst_come_last() -> 
         "b.py:1:1 FSDP002 `FSDP()`: Message.",
         "    also line 2, line 3, line 4, line 5, line 6 and 2 more (-v lists them)",
         "",
-        "prints (1): only prints something else, or does nothing any more",
+        "prints (1): only printed text changes, or a setting or comment is out of date",
         "c.py:1:1 FSDP002 `FSDP()`: Other.",
     ]
 

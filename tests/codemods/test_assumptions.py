@@ -83,7 +83,7 @@ def _said(folder: Path, text: str, form: str = "torch", **files: str) -> list[st
 
 
 def _without_place(message: str) -> str:
-    return re.sub(r" Check `.*?`(?:, and similar code in other files)?\.(?= |$)", "", message)
+    return re.sub(r" Check (?:for example )?`.*?`\.(?= |$)", "", message)
 
 
 def _place_in(said: list[str], start: str) -> str:
@@ -323,10 +323,7 @@ def test_the_places_of_an_assumption(tmp_path: Path) -> None:
         if each.startswith(start)
     ]
     assert f"/train.py:{line}`, `" in message
-    assert (
-        "/a.py:3`, and similar code in other files. If this does not hold, use `--form auto`"
-        in message
-    )
+    assert "/a.py:3`. If this does not hold, use `--form auto`" in message
 
 
 def test_the_rows_begin_with_the_silent_ones(tmp_path: Path) -> None:

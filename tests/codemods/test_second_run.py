@@ -81,7 +81,7 @@ def test_a_second_run_ends_where_one_does(name: str, tmp_path: Path) -> None:
 def messages(report: Report, action: Action) -> Counter[str]:
     """What findings by hand say, and assumptions without their places: the lines of two runs are not the same."""
     return Counter(
-        re.sub(r" Check `.*?`(, and similar code in other files)?\.", "", finding.message)
+        re.sub(r" Check (?:for example )?`.*?`\.(?= |$)", "", finding.message)
         for finding in report.findings
         if finding.action is action and (action is Action.MANUAL or finding.code == "FSDP003")
     )

@@ -198,7 +198,7 @@ def _said(name: str, value: str, *, is_flag: bool) -> str:
     """What to write for a flag or a variable; "" where FSDP2 has the same."""
     version = _setting(is_flag, "version", "2")
     if name in table.MOVED and is_flag:
-        return f"TrainingArguments no longer has this flag. Move it into `fsdp_config` as `{name}`."
+        return f"Newer releases of transformers stop with an error at this flag. Move it into `fsdp_config` as `{name}`."
     if name in table.REMOVED:
         return LEFT_OUT.format(table.REMOVED[name])
     if name == "use_fsdp":

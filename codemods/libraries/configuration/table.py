@@ -49,13 +49,13 @@ PLAIN_ONLY = (
 LOCAL = "FSDP2 has no LOCAL_STATE_DICT. Set SHARDED_STATE_DICT or FULL_STATE_DICT, then run fsdp-migrate again."
 STRATEGY = "set FSDP's version to 2, and `reshard_after_forward` to true for FULL_SHARD or false for SHARD_GRAD_OP"
 # An older Accelerate ignores a version without an error, and refuses a file with a mesh.
-SINCE_MESH = "Needs Accelerate 1.10 or newer, because of `parallelism_config`."
-_SINCE = "Needs Accelerate 1.6 or newer: older releases silently use FSDP1."
+SINCE_MESH = "Use it with Accelerate 1.10 or newer, because of `parallelism_config`."
+_SINCE = "Use it with Accelerate 1.6 or newer: older releases silently use FSDP1."
 SINCE = {
     rules.ACCELERATE: _SINCE,
-    rules.PLUGIN: "Needs Accelerate 1.6 or newer.",
+    rules.PLUGIN: "Use it with Accelerate 1.6 or newer.",
     rules.TRANSFORMERS: "transformers 4 ignores the version: launch with `FSDP_VERSION=2`.",
-    rules.AXOLOTL: "Needs axolotl 0.12 or newer.",
+    rules.AXOLOTL: "Use it with axolotl 0.12 or newer.",
 }
 SAVES = "transformers before 5.10 saves sharded states: for whole ones, launch with `FSDP_STATE_DICT_TYPE=FULL_STATE_DICT`."
 SIZES = "`dp_replicate_size` is the number of nodes, `dp_shard_size` the number of devices per node"

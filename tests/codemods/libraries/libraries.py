@@ -62,6 +62,8 @@ def meaning(path: Path) -> Any:
         mock.patch.dict(os.environ),
         mock.patch.object(dataclasses, "is_cuda_available", return_value=True),
         mock.patch.object(torch.cuda, "current_device", return_value=0),
+        # Nothing is launched: another program on the machine may have the port.
+        mock.patch("accelerate.utils.launch.is_port_in_use", return_value=False),
         contextlib.redirect_stdout(output),
     ):
         try:

@@ -75,12 +75,12 @@ def migrated(folder: Path, needs: str, text: str, name: str = "settings.yaml") -
         ("transformers>=4.46,<5", RECIPE, None, "the project allows transformers>=4.46,<5 of requirements.txt:1"),
         ("transformers==4.57.1\naccelerate==1.5.2", RECIPE, None, "Raise that requirement, then run"),
         ("transformers==4.57.1", "learning_rate: 1\nfsdp: no_shard\n", "learning_rate: 1\n", "DistributedData"),
-        ("", AXOLOTL.format(key="limit_all_gathers"), EITHER, "Needs axolotl 0.12"),
+        ("", AXOLOTL.format(key="limit_all_gathers"), EITHER, "Use it with axolotl 0.12"),
         ("axolotl==0.13.2", AXOLOTL.format(key="limit_all_gathers"), TOP, ""),
         ("axolotl[deepspeed]==0.9.2", AXOLOTL.format(key="fsdp_use_orig_params"), LISTED, ""),
         ("axolotl<0.8", AXOLOTL.format(key="fsdp_use_orig_params"), None, "FSDP2 needs axolotl 0.8"),
         ("accelerate==1.5.2", ACCELERATE.format("FULL_SHARD"), None, "FSDP2 needs Accelerate 1.6"),
-        ("accelerate>=1.0", ACCELERATE.format("FULL_SHARD"), "", "Needs Accelerate 1.6"),
+        ("accelerate>=1.0", ACCELERATE.format("FULL_SHARD"), "", "Use it with Accelerate 1.6"),
         ("accelerate==1.9.0", ACCELERATE.format("HYBRID_SHARD"), None, "`parallelism_config` only since 1.10"),
         ("accelerate==1.10.0", ACCELERATE.format("HYBRID_SHARD"), "", "`dp_replicate_size` is"),
         ("accelerate==1.5.2", ACCELERATE.format("NO_SHARD"), "", "DistributedDataParallel"),
@@ -102,7 +102,7 @@ def test_settings_are_those_of_the_releases(
 @pytest.mark.parametrize(("strategy", "release"), [("FULL_SHARD", "1.6"), ("HYBRID_SHARD", "1.10")])
 def test_one_least_release_is_named(strategy: str, release: str, tmp_path: Path) -> None:
     _, said = migrated(tmp_path, "", ACCELERATE.format(strategy))
-    assert re.findall(r"Needs Accelerate ([\d.]+\d)", said) == [release]
+    assert re.findall(r"Use it with Accelerate ([\d.]+\d)", said) == [release]
 
 
 @pytest.mark.parametrize("needs", ["accelerate==1.5.2", "accelerate>=1.6"])

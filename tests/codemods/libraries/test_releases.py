@@ -54,7 +54,7 @@ def test_without_a_limit_it_trains_the_same(release: str, shape: Settings, tmp_p
     assert made == after["text"], "run benchmarks/settings.py: what is written has changed"
     if (
         release == "accelerate 1.5.2"
-    ):  # "Needs Accelerate 1.6": a file's version is passed over, others are refused
+    ):  # "Use it with Accelerate 1.6": a file's version is passed over, others are refused
         return
     if isinstance(before, str):
         return
