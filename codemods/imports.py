@@ -13,7 +13,7 @@ from fsdp_migrate.codemods.rule import Found, Import, Rule
 from fsdp_migrate.facts.file import last_name, place_of, root_of
 from fsdp_migrate.facts.names import CLASS, RUNTIME, TORCH, is_private
 from fsdp_migrate.facts.nodes import any_is
-from fsdp_migrate.facts.scopes import Defined, Imported, Scope, Variable
+from fsdp_migrate.facts.scopes import Assigned, Defined, Imported, Scope, Variable
 from fsdp_migrate.findings import Action
 
 _SIBLINGS = "torch.distributed."
@@ -170,7 +170,7 @@ def may_go(context: Context, name: ast.Name) -> bool:
     return any(path.split(".")[0] in _OF_CONTEXTS or is_private(path) for path in paths)
 
 
-def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.AST]) -> bool:
+def is_spent(context: Context, node: ast.stmt, local: str, gone: Collection[ast.AST]) -> bool:
     """Whether edits took away every use of a name, and no other file imports it from here.
 
     The code of a package read it: it is no name that the package only hands on.
@@ -181,7 +181,16 @@ def is_spent(context: Context, node: ast.AST, local: str, gone: Collection[ast.A
     ]
     if not loads or not all(load in gone and may_go(context, load) for load in loads):
         return False
-    return scope is not context.file.scope or not context.is_asked_for(local)
+    is_seen_by_others = scope is context.file.scope and not _is_replaced(context, node, local)
+    return not (is_seen_by_others and context.is_asked_for(local))
+
+
+def _is_replaced(context: Context, node: ast.stmt, local: str) -> bool:
+    """Whether a statement of the file itself assigns a name again, below its import."""
+    file = context.file
+    made = [each for each in file.scope.bindings.get(local, ()) if isinstance(each, Assigned)]
+    statements = [file.statement(each.target) for each in made]
+    return any(each in file.tree.body and each.lineno > node.lineno for each in statements)
 
 
 def unused_by(context: Context, gone: Set[ast.AST], after: str) -> dict[ast.AST, set[str]]:

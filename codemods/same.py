@@ -12,6 +12,7 @@ from fsdp_migrate.codemods.after import After, Candidate, Repeat, is_inside
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.text import Refused, indentation, overlap, remove_statement
 from fsdp_migrate.codemods.emptied import emptied
+from fsdp_migrate.codemods.overrides import overrides
 from fsdp_migrate.codemods.questions import only_looks
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.unread import unread
@@ -46,7 +47,7 @@ def without_repeats(
         made = _without(context, made, is_on, unread(file, context.program))
     if any("pass" in edit.text for _, own in made for edit in own):
         made = _without(context, made, is_on, emptied(file, context.program))
-    for candidates in (_branches(file), _assignments(file), _methods(file)):
+    for candidates in (_branches(file), _assignments(file), _methods(file), overrides(file)):
         made = _without(context, made, is_on, candidates)
     return made
 

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from fsdp_migrate.codemods.constructor.mixed import are_mixed
 from fsdp_migrate.codemods.context import Context, keyword
@@ -13,6 +13,7 @@ from fsdp_migrate.codemods.uses.options import MODULE, Setting, Untranslatable, 
 from fsdp_migrate.codemods.uses.use import Use, imports, local_names, written
 from fsdp_migrate.facts.file import File, last_name, words_in
 from fsdp_migrate.facts.names import OPTIMIZER_STATES
+from fsdp_migrate.facts.nodes import all_are, any_is
 from fsdp_migrate.facts.parts import has_sharded_part
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.facts.scopes import Assigned
@@ -23,6 +24,7 @@ _FUNCTIONS = ("StateDictOptions", "get_model_state_dict")
 _WHOLE = "options=StateDictOptions(full_state_dict=True)"
 _SAVED = "Replaced by `get_model_state_dict`: every rank gets whole tensors, as under FSDP1."
 _OFFLOADED = " With CPU offloading it raises if the model has buffers: those are on the device."
+_MOST_NAMES = 200
 _READS = re.compile(r"(?:\w+_)?load(?:_file|_checkpoint)?")
 # By these a module writes other names or values than those of its parameters and buffers.
 OWN_NAMES = (
@@ -34,12 +36,18 @@ OWN_NAMES = (
 def untyped(context: Context) -> Iterator[tuple[ast.Attribute, bool]]:
     """`model.state_dict()` and `model.load_state_dict(state)` where no type is set, and whether torch's function takes their
     place; none where a type may be set elsewhere."""
-    reach = context.program.reach.of(context.file.path)
-    if any(context.program.once(_sets_for_others, path) for path in reach):
-        return
+    program = context.program
+    typed = set[ast.AST]()
+    for path in program.reach.of(context.file.path):
+        functions = program.once(_typed_elsewhere, path)
+        if functions is None:
+            return
+        typed |= functions
     for name in OF_MODELS:
         for use in context.file.attributes.get(name, ()):
-            if not is_typed(context.file, use) and _has_shards(context, use.value):
+            if is_typed(context.file, use) or not typed.isdisjoint(context.file.ancestors(use)):
+                continue
+            if _has_shards(context, use.value):
                 yield use, _is_saved(context, use) or _load(context, use) is not None
 
 
@@ -50,17 +58,54 @@ def _has_shards(context: Context, model: ast.expr) -> bool:
     return context.can_be_model(model) or has_sharded_part(context.program, model, context.file)
 
 
-def _sets_for_others(program: Program, path: str) -> bool:
-    """Whether a file sets a type for good, or around code that asks for a state dict in another function."""
+def _typed_elsewhere(program: Program, path: str) -> frozenset[ast.AST] | None:
+    """The functions that may run where a file has set a type; None where that may be anywhere."""
     file = None
     if program.mentions(path):
         file = program.load(path)
     if file is None or "state_dict_type" not in file.text:
-        return False
+        return frozenset()
+    if "set_state_dict_type" in words_in(file.tree):
+        return None
     asked = [a for name in (*OF_MODELS, *OPTIMIZER_STATES) for a in file.attributes.get(name, ())]
     around = {each for attribute in asked for each in file.ancestors(attribute)}
-    contexts = map(file.statement, file.attributes.get("state_dict_type", ()))
-    return "set_state_dict_type" in words_in(file.tree) or not {*contexts} <= around
+    contexts = {*map(file.statement, file.attributes.get("state_dict_type", ()))} - around
+    inside = [node for each in contexts for node in ast.walk(each)]
+    if not all_are(contexts, ast.With) or any_is(inside, ast.Yield):
+        return None
+    return _called_by(program, inside)
+
+
+def _called_by(program: Program, nodes: Iterable[ast.AST]) -> frozenset[ast.AST] | None:
+    """The functions and classes of the run that code may call, by their names; None where that are too many to look at."""
+    pending = _names_called(nodes)
+    seen = set[str]()
+    found = set[ast.AST]()
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if len(seen) > _MOST_NAMES:
+            return None
+        for path in program.tree.having(rf"\b(?:def|class) {name}\b".encode()):
+            file = program.load(path)
+            if file is None:
+                return None
+            made: list[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = [
+                *file.of(ast.FunctionDef),
+                *file.of(ast.AsyncFunctionDef),
+                *file.of(ast.ClassDef),
+            ]
+            for each in made:
+                if each.name == name:
+                    found.add(each)
+                    pending |= _names_called(ast.walk(each))
+    return frozenset(found)
+
+
+def _names_called(nodes: Iterable[ast.AST]) -> set[str]:
+    return {last_name(node.func) for node in nodes if isinstance(node, ast.Call)} - {""}
 
 
 def _is_saved(context: Context, attribute: ast.Attribute) -> bool:

@@ -447,3 +447,24 @@ def test_a_file_does_not_begin_with_an_empty_line(head: str, tmp_path: Path) -> 
     assert "transformer_auto_wrap_policy" not in after
     assert after.startswith(head or "def ")
     assert "\n\ndef " in after or not head
+
+
+@pytest.mark.parametrize(("alias", "goes"), [("Scaler = Scaler", True), ("print(1)", False)])
+def test_an_import_whose_name_the_file_assigns_again(
+    alias: str, goes: bool, tmp_path: Path
+) -> None:
+    """What other files import is the second one."""
+    files = {
+        "own.py": f"""\
+            import torch
+            from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+            from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler as Scaler
+
+            scaler = Scaler()
+            model = FSDP(torch.nn.Linear(8, 8))
+            {alias}
+            """,
+        "train.py": "from own import Scaler\n\nprint(Scaler)\n",
+    }
+    after = analysed(tmp_path, files, "torch").after["own.py"]
+    assert ("import ShardedGradScaler" not in after) is goes

@@ -157,3 +157,40 @@ def test_code_elsewhere_that_asks_for_a_state_dict_is_named(
     assert found.action.value == ("manual" if elsewhere else "rewrite")
     assert ("Other code" in found.message) is elsewhere
     assert f"    return {GET}\n" in program.after["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("called", "is_found"), [("super().load(path)", True), ("evaluate(self.model)", False)]
+)
+def test_a_type_around_other_code_is_not_that_of_all(
+    called: str, is_found: bool, tmp_path: Path
+) -> None:
+    text = f"""\
+        import torch
+        from base import Checkpointer
+        from model import Net
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, StateDictType
+
+
+        class Saver(Checkpointer):
+            def load(self, path):
+                with FSDP.state_dict_type(self.model, StateDictType.LOCAL_STATE_DICT):
+                    print(path)
+                    return {called}
+
+
+        def evaluate(model):
+            state = keep(model)
+            print(state)
+
+
+        def keep(model):
+            return model.state_dict()
+
+
+        model = FSDP(Net())
+        Saver(model).load("here")
+        evaluate(model)
+        """
+    program = analysed(tmp_path, text, "torch")
+    assert ("FSDP003" in program.codes("return model.state_dict()")) is is_found
