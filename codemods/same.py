@@ -44,10 +44,11 @@ def without_repeats(
         return made
     file = context.file
     if file.of(ast.ClassDef):
-        made = _without(context, made, is_on, unread(file, context.program))
+        for left in (unread(file, context.program), overrides(file)):
+            made = _without(context, made, is_on, left)
     if any("pass" in edit.text for _, own in made for edit in own):
         made = _without(context, made, is_on, emptied(file, context.program))
-    for candidates in (_branches(file), _assignments(file), _methods(file), overrides(file)):
+    for candidates in (_branches(file), _assignments(file), _methods(file)):
         made = _without(context, made, is_on, candidates)
     return made
 
