@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.uses import optimizer_states, read_shards
+from fsdp_migrate.codemods.uses.given_states import is_new
 from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, settings
 from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
 from fsdp_migrate.facts.models import INNER
 from fsdp_migrate.facts.names import CLASS, OPTIMIZER_STATES
-from fsdp_migrate.facts.nodes import all_are
-from fsdp_migrate.facts.scopes import Assigned
 
 # The methods of a model whose result a type decides.
 OF_MODELS = ("state_dict", "load_state_dict")
@@ -229,7 +228,7 @@ def setting(context: Context, call: ast.Call, how: Setting) -> Use:
         strict_code = ast.unparse(strict)
     options = how.to_set(strict_code)
     state_code = "_state"
-    if how.full != "False" and not _is_new(context, state):
+    if how.full != "False" and not is_new(context, state):
         state_code = "dict(_state)"
     message = "Replaced by `set_model_state_dict`."
     if how.full == "True":
@@ -238,36 +237,3 @@ def setting(context: Context, call: ast.Call, how: Setting) -> Use:
         message += " For whole tensors it sends rank 0's to the other ranks; shards are loaded by each rank."
     parts = {"_model": without_wrapper(call.func.value), "_state": state}
     return Use(call, "set_model_state_dict", ("_model", state_code), parts, message, options)
-
-
-def _is_new(context: Context, state: ast.expr) -> bool:
-    """Whether a dictionary is used for nothing else: torch's function fills it with shards."""
-    if isinstance(state, ast.Call):
-        return True
-    root = state
-    if isinstance(state, ast.Subscript):
-        root = state.value
-    bindings = context.file.bindings(root)
-    if not bindings or not all_are(bindings, Assigned):
-        return False
-    made = [each.value for each in bindings if isinstance(each, Assigned) and not each.path]
-    is_made_here = all_are(made, ast.Call | ast.Dict | ast.DictComp)
-    end = state.end_lineno or state.lineno
-    if isinstance(root, ast.Name):
-        reads = context.file.reads(root)
-    else:
-        reads = []
-    behind = [read for read in reads if read.lineno > end]
-    return is_made_here and all(_is_of_another(context, read, state) for read in behind)
-
-
-def _is_of_another(context: Context, read: ast.Name, state: ast.expr) -> bool:
-    """Whether code looks at another entry than `both["model"]`, or only whether there is one."""
-    if not isinstance(state, ast.Subscript) or not isinstance(state.slice, ast.Constant):
-        return False
-    match context.file.parents[read]:
-        case ast.Subscript(value, ast.Constant(key)):
-            return value is read and key != state.slice.value
-        case ast.Compare(ast.Constant(), [ast.In() | ast.NotIn()], [held]):
-            return held is read
-    return False

@@ -30,6 +30,8 @@ def test_a_load_is_as_strict_as_it_was(load: str, tmp_path: Path) -> None:
 LOADED = {
     "": "both['model']",
     "epoch = both['epoch'] if 'epoch' in both else 0": "both['model']",
+    "epoch = both.get('epoch', 0)": "both['model']",
+    "model2 = both.get('model')": "dict(both['model'])",
     "print(both['model'])": "dict(both['model'])",
     "print(both[name])": "dict(both['model'])",
     "print(len(both))": "dict(both['model'])",
@@ -43,6 +45,37 @@ def test_a_dictionary_that_is_used_again_is_copied(behind: str, tmp_path: Path) 
     text = f"{HEADER}def load(model, path, name):\n    both = torch.load(path)\n    {load}\n    {behind}\n"
     after = "".join(analysed(tmp_path, text, "torch").after["train.py"].split())
     assert f"set_model_state_dict(model,{LOADED[behind]},options" in after
+
+
+BRANCHES = """\
+def load(model, path, sharded):
+    saved = torch.load(path)
+    state = SAVED
+    if sharded:
+        with {full}:
+            model.load_state_dict(state)
+    else:
+        model.module.load_state_dict(state)
+    BEHIND
+"""
+
+
+@pytest.mark.parametrize(
+    ("saved", "behind", "given"),
+    [
+        ("saved['model']", "return saved['epoch']", "state"),
+        ("{k: v for k, v in saved.items()}", "return saved", "state"),
+        ("saved['model']", "return state", "dict(state)"),
+        ("saved['model']", "return saved", "dict(state)"),
+        ("saved['model']", "return saved['model']", "dict(state)"),
+    ],
+)
+def test_what_other_branches_load_is_not_used_again(
+    saved: str, behind: str, given: str, tmp_path: Path
+) -> None:
+    text = BRANCHES.format(full=FULL).replace("SAVED", saved).replace("BEHIND", behind)
+    after = "".join(analysed(tmp_path, f"{HEADER}{text}", "torch").after["train.py"].split())
+    assert f"set_model_state_dict(model,{given},options" in after
 
 
 LOAD = """\
