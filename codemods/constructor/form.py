@@ -18,6 +18,7 @@ from fsdp_migrate.codemods.constructor import (
     precision,
     root,
     rows,
+    wrap_calls,
 )
 from fsdp_migrate.codemods.constructor.by_units import by_units
 from fsdp_migrate.codemods.constructor.code import Code
@@ -262,6 +263,8 @@ def form_of(construction: Construction) -> Form:
     removed = tuple(taken_away(construction, kept, code.names))
     if construction.kind == UNITS:
         removed += from_units.removed(context, call)
+    if calls := functions.replaced(construction):
+        removed += (call.func, *(each.func for each in calls))
     if place is not None:
         message = "Replaced by `fully_shard`, which shards the model in place: it is still the same object."
         if code.loop:
@@ -367,24 +370,10 @@ def _parameter(construction: Construction) -> str:
 
 
 def _wrap(construction: Construction) -> Form:
-    if len(construction.arguments) > 1 or construction.unseen:
-        raise AtRunTime("`wrap` is called with arguments for a single unit")
     context = construction.context
     if context.form == "torch" and _stay_as_given(context):
         raise AtRunTime("the `enable_wrap` that it uses is not rewritten")
-    module = construction.module
-    if isinstance(module, ast.Call) and context.references.get(module.func) == "wrap":
-        return Form(
-            "Removed: the inner `wrap` already shards this module, and `fully_shard` accepts a module only once.",
-            lambda: [context.replace(construction.call, context.source(module))],
-            (),
-            (construction.call.func,),
-            in_words=True,
-        )
-    message = (
-        "`wrap` now calls the function passed to `enable_wrap`, which shards the module in place."
-    )
-    return Form(message, list, (), (), in_words=True)
+    return wrap_calls.form_of(construction)
 
 
 def _stay_as_given(context: Context) -> bool:

@@ -1,6 +1,7 @@
 """The code of a constructor as a function above it, whose name takes the place of FSDP1's class, or as one expression."""
 
 import ast
+import re
 from collections.abc import Iterable
 from textwrap import indent
 
@@ -12,11 +13,15 @@ from fsdp_migrate.codemods.constructor.construction import (
     Construction,
 )
 from fsdp_migrate.codemods.constructor.remarks import remarks
+from fsdp_migrate.codemods.constructor.wrap_calls import calls_in, without_block
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.edit.text import Refused, line_start, newline
 from fsdp_migrate.codemods.rule import Edit, Import
 from fsdp_migrate.facts.file import NEWLINE
 from fsdp_migrate.facts.scopes import Binding, Opaque, Parameter
+
+# An empty line, or the head of a block.
+_BEGINS_BLOCK = re.compile(r"(?:\A|:[ \t]*|(?:\n|\r)[ \t]*)(?:\r\n|\r|\n)\Z")
 
 
 def in_function(construction: Construction, code: Code, name: str) -> list[Edit]:
@@ -34,7 +39,11 @@ def in_function(construction: Construction, code: Code, name: str) -> list[Edit]
         above = defined_above(context, anchor, text)
     else:
         above = context.insert_above(anchor, text)
-        above = above._replace(text=above.text + newline(context.file))
+        end = newline(context.file)
+        gap = ""
+        if not _BEGINS_BLOCK.search(context.file.text, 0, above.start):
+            gap = end
+        above = above._replace(text=gap + above.text + end)
     above = above._replace(lost=gone)
     if construction.kind == PARTIAL and _assigns(statement, call):
         return [above, context.remove(statement)]
@@ -106,6 +115,8 @@ def _called(construction: Construction, name: str, arguments: str) -> list[Edit]
         if not arguments:
             return [context.replace(call, name)]
         return [context.replace(call, f"{context.source(call.func)}({name}{arguments})")]
+    if replaced(construction):
+        return without_block(construction, name, arguments)
     if construction.kind == ENABLE_WRAP:
         first = file.span(call.func)[1]
         last = end - 1
@@ -127,6 +138,13 @@ def _called(construction: Construction, name: str, arguments: str) -> list[Edit]
         Edit(opening, first, "(" * opened),
         Edit(last, closing, behind + arguments),
     ]
+
+
+def replaced(construction: Construction) -> list[ast.Call]:
+    """The calls of `wrap` that the function replaces itself, as nothing else is in the block of an `enable_wrap`."""
+    if construction.kind == ENABLE_WRAP:
+        return calls_in(construction)
+    return []
 
 
 def function(construction: Construction, name: str, imports: Iterable[Import]) -> str:

@@ -457,7 +457,7 @@ EXPRESSIONS = {
     "in a lambda": "make = lambda net: fully_shard(net)\n",
     "a name within an expression": "if (net := fully_shard(Net())) is not None:\n    pass\n",
     "a partial": "build = functools.partial(fully_shard, reshard_after_forward=False)\nnet = build(Net())\n",
-    "enable_wrap": "with enable_wrap(wrapper_cls=fully_shard):\n    net.head = wrap(net.head)\n    net = wrap(net)\n",
+    "enable_wrap": "net.head = fully_shard(net.head)\nnet = fully_shard(net)\n",
     "two statements in one line": "net = Net(); net = fully_shard(net)\n",
     "arguments that change with each call": "nets = [fully_shard(Net(low), offload_policy=CPUOffloadPolicy() if low "
     "else OffloadPolicy()) for low in lows]\n",
