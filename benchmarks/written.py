@@ -54,6 +54,9 @@ class Construct:
     node: ast.AST | None = None
 
 
+OF_WRAP = ("wrap(...)", "enable_wrap(FSDP)")
+
+
 class Code:
     """The source of a file with its tree, and what its names are imported as."""
 
@@ -200,10 +203,10 @@ class Written:
     def form_of(self, call: Construct) -> Form:
         """What a constructor call has become."""
         nodes = list(self._in_its_place(call))
-        if call.text == "wrap(...)":
-            for entered in constructors(self.before):
-                if entered.text == "enable_wrap(FSDP)":
-                    nodes += self._in_its_place(entered)
+        if call.text in OF_WRAP:  # one may be gone, with the other in its place
+            for other in constructors(self.before):
+                if other.text in OF_WRAP and other != call:
+                    nodes += self._in_its_place(other)
         calls = [node for node in nodes if isinstance(node, ast.Call)]
         named = {self.after.dotted(node) for node in nodes}
         ours = {name.rpartition(".")[2] for name in named if name.startswith(f"{OURS}.")}

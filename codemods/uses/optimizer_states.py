@@ -10,8 +10,10 @@ from fsdp_migrate.codemods.uses.loads import behind, is_load
 from fsdp_migrate.codemods.uses.options import MODULE, Setting
 from fsdp_migrate.codemods.uses.side_by_side import ON_EACH_DEVICE, is_side_by_side, options_to_get
 from fsdp_migrate.codemods.uses.use import Use
+from fsdp_migrate.facts.file import File, root_of
 from fsdp_migrate.facts.nodes import has_double_star
 from fsdp_migrate.facts.origins import Value
+from fsdp_migrate.facts.scopes import Assigned
 
 GET = "get_optimizer_state_dict"
 SET = "set_optimizer_state_dict"
@@ -102,17 +104,20 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     if call is None or name not in _LOADING or has_double_star(call):
         return None
     state = next(filter(None, (_given(call, name, each) for each in _STATES)), None)
-    model, optimizer = [_given(call, name, each) for each in ("model", "optim")]
+    model = _given(call, name, "model")
+    given = _given(call, name, "optim")
+    optimizer = given or _loaded_into(context, call)
     if state is None or model is None or optimizer is None:
         return None
     reader = read_shards.read_by(context, state)
-    if name == "flatten_sharded_optim_state_dict" or reader is not None:
-        setting = replace(setting, full="False")
-    elif name != "optim_state_dict_to_load":
-        setting = replace(setting, full="True")
+    setting = _of_states(name, reader, setting)
     if setting.full != "False" and is_side_by_side(context):
         return None
-    parts = {"_model": model, "_optimizer": optimizer, "_state": state}
+    parts = {"_model": model, "_state": state}
+    optimizer_code = ast.unparse(optimizer)
+    if given is not None:
+        optimizer_code = "_optimizer"
+        parts["_optimizer"] = given
     message = f"Replaced by `{SET}`, which also loads the states into the optimizer. A load of the former result is removed."
     has_none = setting.full != "False" and _has_no_states(context, optimizer)
     if has_none:
@@ -123,7 +128,7 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
     use = Use(
         call,
         SET,
-        ("_model", "_optimizer", "_state"),
+        ("_model", optimizer_code, "_state"),
         parts,
         message,
         setting.to_set(),
@@ -136,6 +141,43 @@ def loading(context: Context, attribute: ast.Attribute, setting: Setting) -> Use
         case ast.Assign([ast.Name() as target]) if statement.value is call:
             return replace(use, loads=behind(context, statement, target, optimizer))
     return None
+
+
+def _of_states(name: str, reader: ast.Call | None, setting: Setting) -> Setting:
+    """The setting of the states that a function takes: shards, whole ones, or what the context says."""
+    if name == "flatten_sharded_optim_state_dict" or reader is not None:
+        return replace(setting, full="False")
+    if name != "optim_state_dict_to_load":
+        return replace(setting, full="True")
+    return setting
+
+
+def _loaded_into(context: Context, call: ast.Call) -> ast.expr | None:
+    """The optimizer whose `load_state_dict` gets the result of a call, by a name or at once, if the call can have it, too."""
+    file = context.file
+    results: list[ast.expr] = [call]
+    match file.statement(call):
+        case ast.Assign([ast.Name() as target], value) if value is call:
+            results = [*file.reads(target)]
+    for result in results:
+        match file.parents[result]:
+            case ast.Call(ast.Attribute(owner, "load_state_dict"), [given], []) if given is result:
+                if _is_there(file, owner, call):
+                    return owner
+    return None
+
+
+def _is_there(file: File, owner: ast.expr, call: ast.Call) -> bool:
+    """Whether a name, or an attribute of one, is given a value in front of a call and none behind it."""
+    root = root_of(owner)
+    if root is None or not isinstance(owner, ast.Name | ast.Attribute):
+        return False
+    stores = [binding.target for binding in file.bindings(root) if isinstance(binding, Assigned)]
+    if isinstance(owner, ast.Attribute):
+        same = file.attributes.get(owner.attr, ())
+        stores += [each for each in same if isinstance(each.ctx, ast.Store)]
+    own = file.function(call)
+    return not any(file.function(each) is own and each.lineno > call.lineno for each in stores)
 
 
 def _stays(context: Context, reader: ast.Call | None) -> bool:

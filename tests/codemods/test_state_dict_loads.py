@@ -225,3 +225,44 @@ def test_states_that_are_loaded_where_they_are_made_need_nobody(
     assert "set_optimizer_state_dict(" in program.after["train.py"]
     assert "FSDP." not in program.after["train.py"]
     assert not [each for each in program.findings if each.action is Action.MANUAL]
+
+
+SCATTERED = """\
+def load(model, optimizer, saved, optim_input):
+    states = FSDP.{function}(saved, model)
+    {behind}
+"""
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "scatter_full_optim_state_dict",
+        "shard_full_optim_state_dict",
+        "flatten_sharded_optim_state_dict",
+    ],
+)
+def test_the_optimizer_is_the_one_that_gets_the_result(function: str, tmp_path: Path) -> None:
+    """Torch's older functions took no optimizer."""
+    text = SCATTERED.format(function=function, behind="optimizer.load_state_dict(states)")
+    result = analysed(tmp_path, f"{HEADER}{text}", "torch")
+    after = "".join(result.after["train.py"].split())
+    assert "set_optimizer_state_dict(model,optimizer,saved" in after
+    assert "load_state_dict(states)" not in after
+    assert function not in after
+    assert "FSDP335" in result.codes(f"FSDP.{function}")
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        "return states",
+        "optimizer = make(model)\n    optimizer.load_state_dict(states)",
+        "self.optimizer = make(model)\n    self.optimizer.load_state_dict(states)",
+        "make(model).load_state_dict(states)",
+    ],
+)
+def test_without_an_optimizer_the_call_is_left(behind: str, tmp_path: Path) -> None:
+    text = SCATTERED.format(function="scatter_full_optim_state_dict", behind=behind)
+    result = analysed(tmp_path, f"{HEADER}{text}", "torch")
+    assert result.is_kept("FSDP.scatter_full_optim_state_dict")

@@ -80,6 +80,21 @@ def test_two_calls_of_one_file_have_their_own_forms(module):
     assert forms == ["torch's words", "units"]
 
 
+def test_a_block_of_enable_wrap_that_is_gone(module):
+    """The calls in the place of `wrap` say what has become of both."""
+    wraps = "from torch.distributed.fsdp.wrap import enable_wrap, wrap"
+    block = "with enable_wrap(wrapper_cls=FSDP):\n    for a in b:\n        a.c = wrap(a.c)"
+    without = "for a in b:\n    a.c = shard(a.c)"
+    before = program(FSDP1, wraps, "x = 1", "y = 2", block)
+    for after, form in (
+        (program(FSDP2, HELPER, "x = 1", "y = 2", without), "torch's words"),
+        (program(FSDP2, "x = 1", "y = 2", without), "by hand"),
+    ):
+        written = module("written").Written(before, after)
+        calls = module("written").constructors(written.before)
+        assert [written.form_of(call).value for call in calls] == [form, form]
+
+
 @pytest.mark.parametrize(
     ("source", "texts"),
     [
