@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from fsdp_migrate.codemods.assumptions.attributes import calls_that_set, set_in
 from fsdp_migrate.codemods.assumptions.table import INTERFACE, STATE_DICTS
 from fsdp_migrate.codemods.assumptions.words import ASKED, REPLACED, WORDS
 from fsdp_migrate.codemods.by_hand.measured import is_torchs
@@ -38,6 +39,7 @@ _DATA = (
     "well."
 )
 _LOST = "This attribute is lost when the model is sharded, because sharding replaces its parameters. Set it after line {}."
+_LOST_BY_CALL = "This call sets attributes of parameters, and sharding replaces the parameters. Call it after line {}."
 _OLDER = (
     "This optimizer trains nothing: it holds the parameters from before `fully_shard`, which replaces them. Create it "
     "after line {}."
@@ -258,25 +260,21 @@ def _set_in(loop: ast.For, below: _Sharding) -> Iterator[Line]:
     message = _LOST.format(below.line)
     if not below.keeps_attributes:
         message = ""  # they were lost under FSDP1, too
-    names = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
-    for node in ast.walk(loop):
-        if _sets_attribute(node, names):
-            yield Line("parameter_attributes", node, message)
+    for node in set_in(loop):
+        yield Line("parameter_attributes", node, message)
+
+
+def _set_by_functions(context: Context) -> Iterator[Line]:
+    """The calls that set attributes of parameters of a model that is sharded below, where FSDP1 kept these."""
+    for call in calls_that_set(context):
+        below = _sharded_below(context, call.args[0])
+        if below is not None and below.keeps_attributes:
+            yield Line("parameter_attributes", call, _LOST_BY_CALL.format(below.line))
 
 
 def is_false(value: ast.expr | None) -> bool:
     """Whether an argument is written as `False`."""
     return isinstance(value, ast.Constant) and value.value is False
-
-
-def _sets_attribute(node: ast.AST, names: set[str]) -> bool:
-    """Whether a node sets another attribute of something than a parameter has of its own."""
-    match node:
-        case ast.Call(func=function, args=[ast.Name(id=name), *_]):
-            return last_name(function) == "setattr" and name in names
-        case ast.Attribute(value=ast.Name(id=name), attr=attribute, ctx=ast.Store()):
-            return name in names and attribute not in ("data", "grad", "requires_grad")
-    return False
 
 
 def _sharded_below(context: Context, model: ast.expr) -> _Sharding | None:
@@ -302,8 +300,27 @@ def _given_to_functions(context: Context, model: ast.expr) -> Iterator[_Sharding
                 if isinstance(around, ast.Call):
                     for value in values_given(around):
                         if root_of(value) is read and context.can_be_model(around):
-                            yield _Sharding(around, value, around.lineno, None)
+                            kept = _keeps_attributes(context, around)
+                            yield _Sharding(around, value, around.lineno, kept)
                     break
+
+
+def _keeps_attributes(context: Context, call: ast.Call) -> bool | None:
+    """Whether attributes stayed under FSDP1 in the function that a call of this file shards by; None if it is elsewhere."""
+    shards = [
+        each
+        for each in constructions(context)
+        if _name_of(context.file.function(each.call)) == last_name(call.func)
+    ]
+    if not shards:
+        return None
+    return all(each.keeps_attributes != "False" for each in shards)
+
+
+def _name_of(function: ast.FunctionDef | ast.AsyncFunctionDef | None) -> str:
+    if function is None:
+        return ""
+    return function.name
 
 
 def _shardings(context: Context) -> Iterator[_Sharding]:
@@ -373,6 +390,7 @@ _FINDERS = (
     _gathered,
     _frozen,
     _before,
+    _set_by_functions,
     _names,
     _saved_names,
     _applies,
