@@ -12,11 +12,13 @@ _MESSAGE = "Removed: it only calls the method that it overrides."
 
 
 def overrides(file: File) -> Iterator[Candidate]:
-    """Each method that calls `super()`."""
+    """Each method that calls `super()`, in a class that has something else."""
     for call in file.calls.get("super", ()):
         method = file.function(call)
-        if isinstance(method, ast.FunctionDef) and isinstance(file.parents[method], ast.ClassDef):
-            yield partial(_without, method=method)
+        if isinstance(method, ast.FunctionDef):
+            around = file.parents[method]
+            if isinstance(around, ast.ClassDef) and len(around.body) > 1:
+                yield partial(_without, method=method)
 
 
 def _without(after: After, *, method: ast.FunctionDef) -> Repeat | None:

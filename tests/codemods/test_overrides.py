@@ -65,3 +65,11 @@ def test_one_that_did_nothing_before_stays(tmp_path: Path) -> None:
     after = analysed(tmp_path, text.replace("    def last(", own), "torch").after["train.py"]
     assert "def load(" not in after
     assert own.removesuffix("    def last(") in after
+
+
+def test_one_that_is_all_of_its_class_stays(tmp_path: Path) -> None:
+    text = saver("self, path", "path")
+    only = text.replace("\n    def last(self):\n        return self.names[-1]\n", "")
+    assert only != text
+    after = analysed(tmp_path, only, "torch").after["train.py"]
+    assert "        return super().load(path)\n" in after
