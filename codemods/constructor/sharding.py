@@ -22,6 +22,7 @@ from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.rule import Import, Rule
 from fsdp_migrate.facts.names import RUNTIME, TORCH
+from fsdp_migrate.facts.scopes import Defined
 
 FULL_SHARD = Rule("FSDP101", "full-shard")
 SHARD_GRAD_OP = Rule("FSDP102", "shard-grad-op")
@@ -39,6 +40,7 @@ _BY_KEY = "An unknown name of a strategy raised `KeyError`; now it means FULL_SH
 _CHOSEN = (
     "Replaced by `reshard_after_forward`, whose value is now chosen where the strategy was chosen."
 )
+_ROOT_ALONE = "Removed: the model is one unit, whose parameters remain gathered after forward, as those of FSDP1's root did."
 _DEFAULT = "Has no effect: each unit except the root frees its parameters after forward, which is FSDP2's default."
 _LEFT_OUT = "Removed: each unit except the root frees its parameters after forward, which is FSDP2's default."
 _OWN_PAIR = (
@@ -89,7 +91,7 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     keeps = choice.is_among(_keeping(construction, choice))
     hybrid = choice.is_among(HYBRID)
     whole = choice.is_among(("NO_SHARD",))
-    _free_after_forward(construction, keeps, code)
+    is_told = _free_after_forward(construction, keeps, code)
     if construction.value("device_mesh") is not None:
         code.hybrid = hybrid
     if not construction.has_mesh:
@@ -108,6 +110,8 @@ def strategy(construction: Construction, value: ast.expr, code: Code) -> str:
     if named:
         return named
     text = _message(keeps, mesh, is_one=member is not None)
+    if not is_told:
+        return f"{_ROOT_ALONE} {mesh}".rstrip()
     if isinstance(keeps, str) and (choice.is_name or choice.is_by_key):
         text = f"{text} {_BY_KEY}"
     return text
@@ -233,18 +237,22 @@ def _goes(context: Context, node: ast.expr) -> bool:
     return not gone.isdisjoint(context.file.ancestors(node))
 
 
-def _free_after_forward(construction: Construction, keeps: Condition, code: Code) -> None:
-    """FSDP1 never frees the root after forward, which is the default of `fully_shard`: only the units below it are told."""
+def _free_after_forward(construction: Construction, keeps: Condition, code: Code) -> bool:
+    """FSDP1 never frees the root after forward, which is the default of `fully_shard`: only the units below it are told.
+
+    Returns:
+        whether a unit is told, or none needs to be.
+    """
     if keeps is False:
-        return
+        return True
     context = construction.context
     is_one_of_several = len(context.models.constructors(context.file)) > 1
     if code.loop:
         arguments = code.child
-    elif keeps is True or is_one_of_several:  # it may be a unit of another model
-        arguments = code.root
+    elif keeps is True or is_one_of_several or _is_handed_on(construction):
+        arguments = code.root  # it may be a unit of another model
     else:
-        return
+        return False
     frees = "False"
     if keeps is not True:
         frees = negated(str(keeps))
@@ -254,6 +262,26 @@ def _free_after_forward(construction: Construction, keeps: Condition, code: Code
         code.once.append(name)
         frees = name
     arguments["reshard_after_forward"] = frees
+    return True
+
+
+def _is_handed_on(construction: Construction) -> bool:
+    """Whether other code is given the function of the constructor, as in `apply(model, wrap)`: it may call it for parts."""
+    context = construction.context
+    file = context.file
+    function = file.function(construction.call)
+    if function is None:
+        return False
+    for load in file.loads.get(function.name, ()):
+        given: ast.AST = load
+        if isinstance(file.parents[load], ast.keyword):
+            given = file.parents[load]
+        taking = file.parents[given]
+        if isinstance(taking, ast.Call) and taking.func is not load:
+            is_it = any(isinstance(e, Defined) and e.node is function for e in file.bindings(load))
+            if is_it and "functools.partial" not in context.dotted(taking.func):
+                return True
+    return False
 
 
 def _mesh(

@@ -216,3 +216,32 @@ def test_a_path_in_a_dictionary_of_arguments_goes_with_it() -> None:
     assert "as named" not in after
     assert "named." not in after
     assert "given not in (\n    ShardingStrategy.SHARD_GRAD_OP," in after
+
+
+HANDED_ON = """\
+def build(model, a):
+    def wrap(module):
+        return FSDP(module, sharding_strategy=ShardingStrategy.FULL_SHARD if a else ShardingStrategy.SHARD_GRAD_OP)
+
+    return {use}
+"""
+
+
+@pytest.mark.parametrize(
+    ("use", "is_unit"),
+    [
+        ("apply(model, wrap)", True),
+        ("apply(model, wrapper=wrap)", True),
+        ("wrap(model)", False),
+        ("functools.partial(wrap, model)", False),
+    ],
+)
+def test_what_a_function_shards_may_be_a_unit_where_it_is_handed_on(
+    use: str, is_unit: bool
+) -> None:
+    text = HANDED_ON.format(use=use)
+    report, after = analyse(f"{HEAD}import functools\n\n\n{text}", "torch")
+    assert ("fully_shard(module, reshard_after_forward=a)" in after) is is_unit
+    (said,) = [each.message for each in report.findings if each.code == "FSDP105"]
+    assert said.startswith("Replaced by `reshard_after_forward`") is is_unit
+    assert said.startswith("Removed: the model is one unit") is not is_unit
