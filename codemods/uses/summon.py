@@ -260,21 +260,25 @@ def _summon(context: Context, attribute: ast.Attribute) -> Found:
 
 
 def _units(context: Context, attribute: ast.Attribute, call: ast.Call) -> Found:
-    def edits() -> list[Edit]:
-        unit = context.free("module", call)
-        model = context.source(call.args[0])
-        return [
-            context.replace(
-                call, f"[{unit} for {unit} in {model}.modules() if isinstance({unit}, FSDPModule)]"
-            )
-        ]
-
     return Found(
         UNITS,
         attribute,
         Action.REWRITE,
         "Replaced by a list of all modules that are instances of `FSDPModule`.",
-        edits=edits,
+        edits=lambda: [context.replace(call, _list_of_units(context, call))],
         imports=(Import(TORCH, "FSDPModule", attribute.value),),
         removed=(attribute,),
     )
+
+
+def _list_of_units(context: Context, call: ast.Call) -> str:
+    """A list of the units of a model, or what a comprehension takes for that: the modules with a test behind them."""
+    modules = f"{context.source(call.args[0])}.modules()"
+    is_bare = context.file.text[: context.file.span(call)[0]].rstrip().endswith("in")
+    match context.file.parents[call]:
+        case ast.comprehension(target=ast.Name(id=unit), iter=taken, ifs=[]) if (
+            taken is call and is_bare
+        ):
+            return f"{modules} if isinstance({unit}, FSDPModule)"
+    unit = context.free("module", call)
+    return f"[{unit} for {unit} in {modules} if isinstance({unit}, FSDPModule)]"
