@@ -146,7 +146,17 @@ def _analyse(
         parsed = [file for file, _ in files]
         goes_on = options.form == "torch"
         is_too_old = any(outcome.is_too_old for outcome in configured)
-        program = Program(parsed, paths, read or parse_file, is_set, data, goes_on, is_too_old)
+        rewritten = [each.action for outcome in configured for each in outcome.findings]
+        program = Program(
+            parsed,
+            paths,
+            read or parse_file,
+            is_set,
+            data,
+            goes_on,
+            is_too_old,
+            is_raised=Action.REWRITE in rewritten,
+        )
 
         def work(each: tuple[File, Source]) -> Outcome:
             return migrate(*each, program, options)

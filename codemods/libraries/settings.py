@@ -47,6 +47,9 @@ _FROM_ENVIRONMENT = (
     "This selects FSDP1, unless the environment sets `FSDP_VERSION=2`. Pass `fsdp_version=2`."
 )
 _SWITCH = "ACCELERATE_USE_FSDP"
+_DISAGREE = (
+    " Configuration files of this run select FSDP2 now: until you add it here, the two disagree."
+)
 _IS_FSDP = r"[\"']?\s*(?P<sign>==|=|:(?:[ \w\[\]|]+=)?)\s*[\"']?fsdp\b(?![\w.])[\"']?"
 _STRATEGY = re.compile(rf"\b(?P<name>\w*(?:strategy|STRATEGY)){_IS_FSDP}")
 _STRATEGIES = Search(f"strategy{_IS_FSDP}|STRATEGY{_IS_FSDP}")  # found sooner
@@ -120,6 +123,8 @@ def _of_environment(context: Context) -> Iterator[Found]:
                 given = str(value.value)
             said = said_of(name.value, given, project_of(context))
             # With a version the program knows both: what is left out for version 2 has no meaning there.
+            if name.value == _SWITCH and context.program.is_raised and said:
+                said += _DISAGREE
             if said and ("FSDP_VERSION" not in file.text or is_left_out(name.value)):
                 yield Found(rules.FLAGS, place, Action.MANUAL, said)
 

@@ -65,6 +65,7 @@ class Program:
         data: what is in the files, as far as it was read.
         goes_on: whether a model counts that an earlier run sharded under `like_fsdp1`, as for torch's form.
         is_too_old: whether a configuration stays one of FSDP1, because the project takes no release that reads version 2.
+        is_raised: whether a configuration beside them becomes one of version 2 in this run.
 
     Attributes:
         tree: all files of the run.
@@ -82,11 +83,13 @@ class Program:
         data: dict[str, bytes] | None = None,
         goes_on: bool = False,
         is_too_old: bool = False,
+        is_raised: bool = False,
     ) -> None:
         self.files = list(files)
         self.is_set = is_set
         self.goes_on = goes_on
         self.is_too_old = is_too_old
+        self.is_raised = is_raised
         self._read = read
         self._loaded: dict[str, File | None] = {str(file.path): file for file in self.files}
         texts = {str(file.path): file.text.encode(errors="replace") for file in self.files}

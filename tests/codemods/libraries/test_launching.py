@@ -11,6 +11,8 @@ from fsdp_migrate.findings import Action
 from fsdp_migrate.settings import Options
 from fsdp_migrate.source import Source
 
+from ..programs import analysed
+
 MESH = "`dp_replicate_size` is the number of nodes"
 
 
@@ -283,6 +285,27 @@ LISTED = {
 def test_a_command_in_pieces_is_read(name: str) -> None:
     (found,) = said(LISTED[name], name)
     assert "Keep it, and add `--fsdp_config '{" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "disagree"),
+    [
+        ("distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: 1\n", [1]),
+        ("distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n", []),
+        ("lr: 1\n", []),
+    ],
+)
+def test_variables_and_a_file_that_becomes_version_2_disagree(
+    text: str, disagree: list[int], tmp_path: Path
+) -> None:
+    files = {
+        "run.py": 'env["ACCELERATE_USE_FSDP"] = "true"\nenv["FSDP_SHARDING_STRATEGY"] = "1"\n',
+        "accelerate.yaml": text,
+    }
+    result = analysed(tmp_path, files, "torch")
+    assert (result.after["accelerate.yaml"] != text) is bool(disagree)
+    said = [each.line for each in result.findings if "the two disagree" in each.message]
+    assert said == disagree
 
 
 def test_an_environment_in_json_is_read() -> None:
