@@ -29,6 +29,9 @@ class Severity(str, Enum):
 ASSUMPTION = "FSDP003"
 """The rule of what `--form torch` takes for granted."""
 
+IN_AUTO = "If this does not hold, use `--form auto`, which keeps FSDP1's behaviour."
+"""How the message of most assumptions ends."""
+
 HAPPENS = {
     Severity.SILENT: "trains, saves or returns something else, without an error",
     Severity.RAISES: "stops with an error",

@@ -5,7 +5,7 @@ The tables on the page of FSDP003 show the same rows; a test compares them.
 
 from typing import NamedTuple
 
-from fsdp_migrate.findings import Severity
+from fsdp_migrate.findings import IN_AUTO, Severity
 
 # What sets an attribute of a parameter: `p.no_weight_decay = True`, `setattr(p, name, value)`; `params` are settings.
 _PARAMETER = r"p|w|param(?!s\b|eters\b)\w*"
@@ -44,7 +44,7 @@ class Assumption(NamedTuple):
         """
         remedy = self.remedy
         if self.switch:
-            remedy = "If this does not hold, use `--form auto`, which keeps FSDP1's behaviour."
+            remedy = IN_AUTO
         sentences = (f"Assumes {self.condition}.", f"{self.consequence}.", check, remedy)
         return " ".join(sentence for sentence in sentences if sentence)
 

@@ -16,7 +16,10 @@ from fsdp_migrate.findings import Action, Severity
 ATTRIBUTE = Rule("FSDP366", "wrapper-internals", Severity.RAISES)
 RESHARD = Rule("FSDP368", "handle-reshard")
 
-_HANDLES = "FSDP2 has no handles. Use `unit.unshard()` to gather the parameters of a unit, and `unit.reshard()` to free them."
+_HANDLES = (
+    "FSDP2 has no handles. Names and shapes are those of `unit.named_parameters()`. To gather the values of a unit use "
+    "`unit.unshard()`, to free them `unit.reshard()`."
+)
 _HOOKS = "FSDP2 has no communication hooks. Set `reduce_dtype` of the mixed precision policy to compress gradients."
 _STREAMS = (
     "FSDP2 gives each root model its own streams. "

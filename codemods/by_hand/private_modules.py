@@ -18,7 +18,10 @@ _UNITS = (
     "FSDP2 has no such state. To test whether a module is sharded, use `isinstance(module, FSDPModule)`; "
     "rewrite code that reads the state or passes it on."
 )
-_HANDLES = "FSDP2 has no handles. Use `unit.unshard()` to gather the parameters of a unit, and `unit.reshard()` to free them."
+_HANDLES = (
+    "FSDP2 has no handles. Names and shapes are those of `unit.named_parameters()`. To gather the values of a unit use "
+    "`unit.unshard()`, to free them `unit.reshard()`."
+)
 _CALL = "FSDP2 has no such function. Call the model: its forward gathers and frees parameters."
 _READ = "FSDP2 has no such function. Read whole parameters with `p.full_tensor()`, on all ranks."
 LAZY_INIT = (

@@ -263,8 +263,8 @@ def form_of(construction: Construction) -> Form:
     removed = tuple(taken_away(construction, kept, code.names))
     if construction.kind == UNITS:
         removed += from_units.removed(context, call)
-    if calls := functions.replaced(construction):
-        removed += (call.func, *(each.func for each in calls))
+    if construction.kind == ENABLE_WRAP and (calls := wrap_calls.calls_in(construction)):
+        removed += (call.func, *[each.func for each in calls])
     if place is not None:
         message = "Replaced by `fully_shard`, which shards the model in place: it is still the same object."
         if code.loop:

@@ -115,9 +115,9 @@ def _called(construction: Construction, name: str, arguments: str) -> list[Edit]
         if not arguments:
             return [context.replace(call, name)]
         return [context.replace(call, f"{context.source(call.func)}({name}{arguments})")]
-    if replaced(construction):
-        return without_block(construction, name, arguments)
     if construction.kind == ENABLE_WRAP:
+        if calls_in(construction):
+            return without_block(construction, name, arguments)
         first = file.span(call.func)[1]
         last = end - 1
         opening = file.text.index("(", first) + 1
@@ -138,13 +138,6 @@ def _called(construction: Construction, name: str, arguments: str) -> list[Edit]
         Edit(opening, first, "(" * opened),
         Edit(last, closing, behind + arguments),
     ]
-
-
-def replaced(construction: Construction) -> list[ast.Call]:
-    """The calls of `wrap` that the function replaces itself, as nothing else is in the block of an `enable_wrap`."""
-    if construction.kind == ENABLE_WRAP:
-        return calls_in(construction)
-    return []
 
 
 def function(construction: Construction, name: str, imports: Iterable[Import]) -> str:

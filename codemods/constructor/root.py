@@ -19,10 +19,9 @@ from fsdp_migrate.source import is_test
 GATHERED = Rule("FSDP006", "root-stays-gathered")
 
 _MESSAGE = (
-    "The root gets `reshard_after_forward=True`. Without it, a forward under `no_grad` would leave the root's whole "
-    "parameters gathered until the next backward, and {} may use them in that time. It costs one more all-gather per "
-    "step: remove it if no code uses parameters then. If such code changes parameters, the next step computes with the new "
-    "values; FSDP1's still computed with the old ones."
+    "The root gets `reshard_after_forward=True`, because {} may use parameters after a forward under `no_grad`: without it, "
+    "the root's would remain gathered until the next backward. It costs one more all-gather per step: remove it if no code "
+    "uses parameters then. If such code changes parameters, the next step uses the new values; FSDP1 used the old ones."
 )
 # What the default is for, at the root.
 NOTE = "# A forward under no_grad would leave the root unsharded; costs one more all-gather a step"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.findings import ASSUMPTION, HAPPENS, Action, Finding, Problem
+from fsdp_migrate.findings import ASSUMPTION, HAPPENS, IN_AUTO, Action, Finding, Problem
 from fsdp_migrate.report import Report
 from fsdp_migrate.settings import DEFAULT_FORM
 from fsdp_migrate.source import shown_path
@@ -26,7 +26,7 @@ _STILL_FSDP1 = "still FSDP1"
 _ASSUMED = "assumed"
 _MEANINGS = {
     WORDS[Action.REWRITE]: "fsdp-migrate replaces it by code for FSDP2",
-    _ASSUMED: "training is the same if this holds, so check the places that are named",
+    _ASSUMED: "training is the same if these hold; if one does not, use `--form auto`, which keeps FSDP1's behaviour",
     WORDS[Action.RUNTIME]: "works under FSDP2 as it is, or with fsdp_migrate.runtime",
     **{severity.value: meaning for severity, meaning in HAPPENS.items()},
     _STILL_FSDP1: "a setting that selects FSDP1 in another library, or has no use with FSDP2",
@@ -49,6 +49,7 @@ def render_grouped(findings: Iterable[Finding], width: int = 0) -> list[str]:
     for finding in findings:
         groups[heading_of(finding)].append(finding)
     lines: list[str] = []
+    groups[_ASSUMED] = [_without_what_its_heading_says(each) for each in groups[_ASSUMED]]
     for heading, found in groups.items():
         if found:
             if lines:
@@ -58,6 +59,10 @@ def render_grouped(findings: Iterable[Finding], width: int = 0) -> list[str]:
             lines.append(wrapped(f"{title}: {_MEANINGS[heading]}", width))
             lines += _messages(found, width)
     return lines
+
+
+def _without_what_its_heading_says(assumption: Finding) -> Finding:
+    return assumption._replace(message=assumption.message.removesuffix(f" {IN_AUTO}"))
 
 
 def heading_of(finding: Finding) -> str:
