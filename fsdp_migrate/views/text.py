@@ -77,12 +77,19 @@ def heading_of(finding: Finding) -> str:
 
 
 def _messages(findings: Iterable[Finding], width: int) -> list[str]:
+    """Each message with its places; on a terminal, the place of several messages is printed once."""
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in sorted(findings):
         groups.setdefault((finding.code, finding.message), []).append(finding)
     lines = []
+    above = None
     for first, *others in groups.values():
-        lines.append(_finding_line(first, width, with_kind=False))
+        place = (first.path, first.line, first.column, first.construct)
+        if width and place == above:
+            lines.append(wrapped(printable(first.message), width, "    "))
+        else:
+            lines.append(_finding_line(first, width, with_kind=False))
+        above = place
         if others:
             lines.append(wrapped(f"also {_places(first, others)}", width, "    "))
     return lines

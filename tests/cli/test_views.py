@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fsdp_migrate.findings import Action, Finding, Problem, Severity
+from fsdp_migrate.findings import IN_AUTO, Action, Finding, Problem, Severity
 from fsdp_migrate.report import Change, Report
 from fsdp_migrate.views.text import (
     next_steps,
@@ -57,6 +57,21 @@ def test_a_message_is_printed_once_with_its_places_and_the_worst_come_last() -> 
         "prints (1): only printed text changes, or a setting or comment is out of date",
         "c.py:1:1 FSDP002 `FSDP()`: Other.",
     ]
+
+
+def test_assumptions_of_one_place_are_below_it_on_a_terminal() -> None:
+    """What their heading says is not repeated, and in a pipe each is one line."""
+    texts = [f"Assumes one. {IN_AUTO}", "Assumes two. If not, use `--form auto`."]
+    one, two = [
+        finding("a.py", 3, Action.REWRITE)._replace(message=text, assumption=True) for text in texts
+    ]
+    heading, *lines = [click.unstyle(line) for line in render_grouped([one, two], width=60)]
+    assert "use `--form auto`" in " ".join(heading.split())
+    assert lines == [
+        "a.py:3:1 FSDP002 `FSDP()`: Assumes one.",
+        "    Assumes two. If not, use `--form auto`.",
+    ]
+    assert click.unstyle(render_grouped([one, two])[-1]).startswith("a.py:3:1 FSDP002 `FSDP()`: A")
 
 
 def test_imports_and_names_are_left_out_unless_they_need_the_user() -> None:
