@@ -9,7 +9,9 @@ import re
 _NUMBER = re.compile(r"(?<![\w#])-?(?:\d+\.?\d*(?:e[+-]?\d+)?|inf|nan)(?![\w])")
 _PREFIX = re.compile(r"_fsdp_wrapped_module(?:\.|$|(?='))\.?")
 _WRAPPER = re.compile(r"FSDP\(([^()]*)\)")
-_SHARDED = re.compile(r"~[a-zA-Z ]+\([^)]*\)")
+_SHARDED = re.compile(r"~[\w. ]+\([^)]*\)")
+_CHOSEN = re.compile(r"~(\w+\.\w+) \(\)")
+"""One of FSDP1's strategies and the like, which is no other object of both programs."""
 _TENSOR = re.compile(
     r"tensor \w+(?: \([^)]*\))?(?: \|[^|]*\|)?|(?:True|False|nan|-?inf|-?[\d.e+-]+) (?:b?float|u?int|bool)\d*|None"
 )
@@ -17,6 +19,8 @@ _MOMENTS = re.compile(r"'(exp_avg|momentum_buffer|square_avg)'")
 _OBJECT = re.compile(r"\bobject \w+")
 _APART = 1e-2
 """How much a factor may be off: FSDP1's copies are those of low precision, which it computes with."""
+_MOVED = 2e-2
+"""How far two moves of a weight may be apart, of themselves; of the largest move of the model a hundredth of that."""
 _COLLECTION = re.compile(r"(\w+) of (\d+) \(")
 _COUNT = re.compile(r"(of) (\d+)")
 
@@ -71,6 +75,18 @@ def same_but_for_copies(old: str, new: str) -> bool:
     return near and round(whole) > 1 and abs(whole - round(whole)) < _APART * whole
 
 
+def moved_alike(old: str, new: str) -> bool:
+    """Whether weights moved as far: what is rounding in weights is more of their moves."""
+    olds, news = (
+        {name: float(norm) for name, norm in _by_name(form).items() if name} for form in (old, new)
+    )
+    least = _MOVED * max([*olds.values(), *news.values()], default=0.0) / 100
+    return all(
+        math.isclose(olds.get(name, 0.0), news.get(name, 0.0), rel_tol=_MOVED, abs_tol=least)
+        for name in {**olds, **news}
+    )
+
+
 def other_counts(old: str, new: str) -> bool:
     """Whether two forms are of collections of one kind with other numbers of elements."""
     one = _COLLECTION.match(old)
@@ -92,6 +108,8 @@ def only_numbers(old: str, new: str) -> bool:
 
 def _plain(text: str, other: str) -> str:
     """A form without what FSDP1 and FSDP2 must write differently."""
+    if _CHOSEN.search(text) and _CHOSEN.search(other):
+        text = _CHOSEN.sub(r"\1", text)
     if "~" in text or "~" in other:
         text = _TENSOR.sub("~", _SHARDED.sub("~", text))
     while _WRAPPER.search(text):

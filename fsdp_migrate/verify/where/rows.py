@@ -23,7 +23,7 @@ class Unit:
     """A row, or several of a block that was rewritten, under the original's line; `line` is the program's own.
 
     `left_out` are units that ran before, in a round of a loop that only this program has: what each variable was last
-    given there, and by which unit.
+    given there, and by which unit. `alone` has the lines that only this program has, by the variables that they changed.
     """
 
     key: Key
@@ -32,6 +32,7 @@ class Unit:
     children: list[Frame] = field(default_factory=list)
     kind: str = "line"
     left_out: dict[str, tuple[str, Unit]] = field(default_factory=dict)
+    alone: dict[str, int] = field(default_factory=dict)
 
 
 def update(state: dict[str, str], values: dict[str, str]) -> None:
@@ -52,6 +53,7 @@ def units(frame: Frame, lines: dict[int, int], rewritten: set[int]) -> list[Unit
         if place is None:
             if found:
                 update(found[-1].values, row.values)
+                found[-1].alone.update(dict.fromkeys(row.values, row.line))
             continue
         # What is not the last of a frame is a value that a generator yields: it goes on behind it.
         ends = row.kind == "raise" or (row.kind == "return" and row is frame.rows[-1])

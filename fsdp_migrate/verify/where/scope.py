@@ -10,6 +10,7 @@ from fsdp_migrate.verify.where.mapping import File
 from fsdp_migrate.verify.where.rows import Unit
 from fsdp_migrate.verify.where.statements import Statement, Statements
 from fsdp_migrate.verify.where.traces import Frame
+from fsdp_migrate.verify.where.weights import SUFFIXES
 
 
 @dataclass(eq=False)
@@ -19,6 +20,7 @@ class Scope:
     Attributes:
         caller: the scope that called them, and `at` the unit in which it did.
         rounds: the lines of a loop over flat parameters that is running: FSDP1 has other rounds than FSDP2.
+        shares: those of one over parts of flat parameters: until its end the ranks are at different parameters.
         modules: the variables that are other modules than in the original, by the unit that gave them.
         later: what differed in it, by the unit that changed it; only what is left at the loop's end counts.
     """
@@ -32,12 +34,23 @@ class Scope:
     new: dict[str, str] = field(default_factory=dict)
     tainted: set[str] = field(default_factory=set)
     rounds: tuple[int, int] = (0, 0)
+    shares: tuple[int, int] = (0, 0)
     later: dict[str, Unit] = field(default_factory=dict)
     modules: dict[str, Unit] = field(default_factory=dict)
 
     def statement(self, unit: Unit) -> Statement:
         """The original's statement."""
         return self.statements.at(unit.key[0])
+
+    def without_waiting(self, changed: dict[str, Unit]) -> dict[str, Unit]:
+        """Variables by the units that changed them, without those that count only at the end of a loop over parameters."""
+        waiting = changed
+        if not self.rounds[1]:
+            waiting = {
+                n: unit for n, unit in changed.items() if self.shares[1] and n.endswith(SUFFIXES)
+            }
+        self.later.update(waiting)
+        return {name: unit for name, unit in changed.items() if name not in waiting}
 
     def loop(self, *both: Unit) -> int:
         """The line of the innermost `for` that these are in; 0 for none."""
@@ -93,5 +106,11 @@ def is_other_code(scope: Scope, last: Unit, a: list[Unit], b: list[Unit]) -> boo
     return all(how == Grade.SAME for how in grades.values())
 
 
-def over_flat_parameters(statement: Statement, state: dict[str, str]) -> bool:
-    return any(state.get(name, "").startswith("~flat") for name in statement.targets)
+def is_in(lines: tuple[int, int], unit: Unit) -> bool:
+    """Whether a unit is within these lines."""
+    return lines[0] <= unit.key[0] <= lines[1]
+
+
+def is_over(form: str, statement: Statement, state: dict[str, str]) -> bool:
+    """Whether a loop runs over parameters of this form."""
+    return any(state.get(name, "").startswith(form) for name in statement.targets)

@@ -10,13 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import groupby
 
-from fsdp_migrate.verify.where.forms import (
-    Grade,
-    only_numbers,
-    other_counts,
-    other_modules,
-    same_but_for_copies,
-)
+from fsdp_migrate.verify.where.forms import Grade, only_numbers, other_modules
+from fsdp_migrate.verify.where.known import is_known
 from fsdp_migrate.verify.where.lines import GOES_ON, Line, Pair, is_unwrapped
 from fsdp_migrate.verify.where.mapping import File, Mapping
 from fsdp_migrate.verify.where.pairs import MOST_PAIRS, first_of, pair_of
@@ -33,11 +28,11 @@ from fsdp_migrate.verify.where.rows import (
 )
 from fsdp_migrate.verify.where.scope import (
     Scope,
+    is_in,
     is_other_code,
+    is_over,
     is_tainted,
     names_read,
-    over_flat_parameters,
-    over_parameters_in,
 )
 from fsdp_migrate.verify.where.statements import Statement, Statements
 from fsdp_migrate.verify.where.traces import Frame, Trace, below
@@ -169,12 +164,11 @@ class Search:
         self._heal(scope, a, grades)
         statement = scope.statement(a)
         other = [name for name, how in grades.items() if how == Grade.OTHER]
-        other = self._but_noise(scope, a, [n for n in other if not _is_known(scope, a, b, n)])
+        other = self._but_noise(scope, a, [n for n in other if not is_known(scope, a, b, n)])
         reads = self._reads_tainted(scope, a, statement)
         self._watch_rounds(scope, a, statement)
-        if scope.rounds[0] <= a.key[0] <= scope.rounds[1]:
-            scope.later.update(dict.fromkeys(other, a))
-        elif other:
+        other = [*scope.without_waiting(dict.fromkeys(other, a))]
+        if other:
             self._differ(scope, a, other, reads or from_call)
         for name in names:
             if "." in name and a.kind != "call":
@@ -196,20 +190,23 @@ class Search:
                 scope.modules.pop(name, None)
 
     def _watch_rounds(self, scope: Scope, unit: Unit, statement: Statement) -> None:
-        """Note the beginning and the end of a loop over flat parameters."""
-        first, last = scope.rounds
-        if last and not first <= unit.key[0] <= last:
-            scope.rounds = 0, 0
+        """Note the beginning and the end of a loop over FSDP1's parameters."""
+        running = scope.rounds[1] or scope.shares[1]
+        if running and not is_in(scope.rounds, unit) and not is_in(scope.shares, unit):
+            scope.rounds = scope.shares = 0, 0
             self._settle(scope, scope.later)
             scope.later = {}
-        if not last and statement.body and over_flat_parameters(statement, scope.old):
+            running = 0
+        if not running and statement.body and is_over("~flat", statement, scope.old):
             scope.rounds = statement.body
+        elif not running and statement.body and is_over("~part", statement, scope.old):
+            scope.shares = statement.body
 
     def _settle(self, scope: Scope, changed: dict[str, Unit]) -> None:
         """Report what differs after rounds that were not the same ones, at the line that changed it."""
         for name, how in scope.differing(changed, self._tolerance).items():
             unit = changed[name]
-            if how != Grade.OTHER or _is_known(scope, unit, unit, name):
+            if how != Grade.OTHER or is_known(scope, unit, unit, name):
                 continue
             if self._but_noise(scope, unit, [name]):
                 derived = self._reads_tainted(scope, unit, scope.statement(unit))
@@ -291,8 +288,9 @@ class Search:
                 scope = caller
                 unit = at
         pairs = [*dict.fromkeys([*pairs, *self._read_values(scope, unit, names)])]
-        if self._add(scope, unit, pairs):
-            place = scope.frame.file, unit.key[0]
+        line = unit.alone.get(names[0], unit.key[0])
+        if self._add(scope, line, pairs):
+            place = scope.frame.file, line
             self._unsettled.update({(own, name): place for name in names})
 
     def _writer_of_weights(self, scope: Scope, unit: Unit, pair: Pair) -> tuple[Scope, Unit] | None:
@@ -316,9 +314,9 @@ class Search:
                 found.append(Pair(path, old, new))
         return found
 
-    def _add(self, scope: Scope, unit: Unit, pairs: list[Pair]) -> bool:
+    def _add(self, scope: Scope, line: int, pairs: list[Pair]) -> bool:
         """Add a line; returns whether it is new."""
-        file, line = place = scope.frame.file, unit.key[0]
+        file, _ = place = scope.frame.file, line
         if place in self.found:
             return False
         source = scope.file.source(line)
@@ -350,10 +348,7 @@ class Search:
             or is_other_code(scope, last, a, b)
         ):
             # FSDP1 has other parameters and more modules: only what came of it counts.
-            if scope.rounds[1]:
-                scope.later.update(changed)
-            else:
-                self._settle(scope, changed)
+            self._settle(scope, scope.without_waiting(changed))
             return
         is_new = bool(self._but_noise(scope, last, [GOES_ON]))
         self._events += is_new
@@ -363,7 +358,9 @@ class Search:
             scope.old, scope.new = before
             read = self._read_values(scope, last, [])
             scope.old, scope.new = whole
-            self._add(scope, last, [Pair(GOES_ON, first_of(scope, a), first_of(scope, b)), *read])
+            self._add(
+                scope, last.key[0], [Pair(GOES_ON, first_of(scope, a), first_of(scope, b)), *read]
+            )
         scope.tainted.update(
             [
                 name
@@ -381,18 +378,3 @@ class Search:
         return statement.loops and any(
             state.get(name, "").startswith("~") for name in statement.targets for state in states
         )
-
-
-def _is_known(scope: Scope, a: Unit, b: Unit, name: str) -> bool:
-    """Whether a variable differs as it must, for there are other parameters under FSDP1, or copies of them."""
-    old = scope.old[name]
-    new = scope.new[name]
-    if name.endswith(".<weights>") and same_but_for_copies(old, new):
-        return True
-    if scope.frame.name == "<genexpr>" and not a.key[1]:
-        return True  # one of many values: what the expression makes of them counts
-    # A collection of what each parameter gives is as long as they are many.
-    statement = scope.statement(a)
-    return (
-        statement.loops and other_counts(old, new) and over_parameters_in(statement, scope, [a, b])
-    )

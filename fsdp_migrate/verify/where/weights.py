@@ -1,4 +1,4 @@
-"""The weights and gradients of a model: each rank wrote the part that it holds, added up they have the same norms."""
+"""The weights and gradients of a model, and how far it moved: each rank wrote its part, added up they have the same norms."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from fsdp_migrate.verify.where.traces import Row, Trace, below
 
-SUFFIXES = (".<weights>", ".<gradients>")
+SUFFIXES = (".<weights>", ".<gradients>", ".<moved>")
 """Names of no attribute: a program may have `args.weights`."""
 
 UNREDUCED = "unreduced"

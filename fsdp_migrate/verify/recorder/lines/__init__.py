@@ -10,6 +10,7 @@ value that cannot be read is written as what it is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -31,7 +32,8 @@ SECONDS = 120.0
 def install(folder: str, copies: Copies, steps: int) -> None:
     """Follow this process, and those that it forks, until an optimizer has taken more than so many steps."""
     journal = Journal(folder, LINES, SECONDS)
-    follower = Follower(copies, journal, Forms(copies))
+    forms = Forms(copies)
+    follower = Follower(copies, journal, forms)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=journal.reopen)
 
@@ -46,7 +48,9 @@ def install(folder: str, copies: Copies, steps: int) -> None:
     imports.after("torch", begin)
     if SETTINGS["device"] == "cpu":
         imports.after("torch", _fill_new_memory)
-    imports.after("torch.optim.optimizer", lambda module: _count_steps(module, journal, steps))
+    imports.after(
+        "torch.optim.optimizer", lambda module: _count_steps(module, journal, forms, steps)
+    )
 
 
 def _fill_new_memory(torch: Any) -> None:
@@ -57,7 +61,7 @@ def _fill_new_memory(torch: Any) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def _count_steps(module: Any, journal: Journal, limit: int) -> None:
+def _count_steps(module: Any, journal: Journal, forms: Forms, limit: int) -> None:
     """Have a journal end once an optimizer begins a step beyond the limit; a step within its own step is the same one."""
     counts: dict[int, int] = {}
     inside: list[int] = []
@@ -66,6 +70,9 @@ def _count_steps(module: Any, journal: Journal, limit: int) -> None:
         if inside:
             return
         inside.append(id(optimizer))
+        if not counts:
+            with contextlib.suppress(Exception):
+                forms.begin()
         counts[id(optimizer)] = counts.get(id(optimizer), 0) + 1
         if counts[id(optimizer)] > limit:
             journal.end()

@@ -15,6 +15,8 @@ from .forms import Forms
 from .journal import Journal
 
 _RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_SEED = "<seed>"
+"""Stands for torch's generator among a frame's variables."""
 _HIDDEN = (".", "__")
 """Names that begin so are the interpreter's."""
 
@@ -152,11 +154,15 @@ class Follower:
 
     def _changed(self, frame: FrameType, seen: _Seen) -> dict[str, str]:
         changed: dict[str, str] = {}
+        seed = self._forms.seed()
+        if seed and seen.forms.get(_SEED) != seed:
+            seen.forms[_SEED] = changed[_SEED] = seed
+        holders: dict[int, str] = {}
         for name, value in [*frame.f_locals.items()]:
             if name.startswith(_HIDDEN):
                 continue
             another = False
-            for path, form in self._forms.named(name, value):
+            for path, form in self._forms.named(name, value, holders):
                 # Another object's parts are written even where they look like those of the one before.
                 if seen.forms.get(path) != form or another:
                     seen.forms[path] = changed[path] = form

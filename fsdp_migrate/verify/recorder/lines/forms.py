@@ -49,30 +49,45 @@ class Forms:
         self._own_types: dict[type, bool] = {}
         self._tensors: Tensors | None = None
 
-    def named(self, name: str, value: Any) -> list[tuple[str, str]]:
-        """A variable's form, and those of its parts that are followed by themselves, with their paths: `self.rate`."""
+    def named(self, name: str, value: Any, holders: dict[int, str]) -> list[tuple[str, str]]:
+        """A variable's form, and those of its parts that are followed by themselves, with their paths: `self.rate`.
+
+        `holders` are the frame's variables and attributes before this one that have a module, by its identity.
+        """
         form = self.of(value)
         if form is None:
             return []
         found = [(name, form)]
         # An object may be only half built, and has no parts then.
         with contextlib.suppress(Exception):
-            found += self._parts(name, value)
+            found += self._parts(name, value, holders)
         return found
 
-    def _parts(self, name: str, value: Any) -> Iterator[tuple[str, str]]:
+    def seed(self) -> str:
+        """The seed of torch's random numbers; empty before the program has imported torch."""
+        torch = sys.modules.get("torch")
+        if self._with_torch() is None or torch is None:
+            return ""
+        return str(torch.initial_seed())
+
+    def begin(self) -> None:
+        """Training begins."""
+        if self._tensors is not None:
+            self._tensors.begin()
+
+    def _parts(self, name: str, value: Any, holders: dict[int, str]) -> Iterator[tuple[str, str]]:
         tensors = self._with_torch()
         if tensors is not None:
             if name != "self" or not tensors.is_module(value):
-                for part, text in tensors.parts(value):
+                for part, text in tensors.parts(value, name, holders):
                     yield (f"{name}.{part}", text)
             if tensors.is_module(value):
-                yield from self._fields(name, tensors.fields(value))
+                yield from self._fields(name, tensors.fields(value), holders)
                 return
             if tensors.is_optimizer(value):
                 return
         if self._is_own(type(value)) or type(value).__module__.startswith(_FOLLOWED):
-            yield from self._fields(name, getattr(value, "__dict__", {}))
+            yield from self._fields(name, getattr(value, "__dict__", {}), holders)
 
     def of(self, value: Any, depth: int = 0) -> str | None:
         """The form of a value; None for what is not followed, such as functions."""
@@ -101,7 +116,10 @@ class Forms:
     def _simple(self, value: Any) -> str | None:
         """The form of a number, a string or a constant; None for anything else."""
         if isinstance(value, enum.Enum):
-            return f"{type(value).__name__}.{value.name}"
+            form = f"{type(value).__name__}.{value.name}"
+            if type(value).__module__.startswith(_OF_SHARDING):
+                return f"~{form} ()"
+            return form
         if isinstance(value, float):
             return f"{value:.6g}"
         if isinstance(value, int) and value > _ADDRESS:
@@ -158,7 +176,9 @@ class Forms:
             return "object"
         return f"object {kind.__name__}"
 
-    def _fields(self, name: str, fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    def _fields(
+        self, name: str, fields: dict[str, Any], holders: dict[int, str]
+    ) -> Iterator[tuple[str, str]]:
         tensors = self._with_torch()
         for field, held in [*fields.items()][:_FIELDS]:
             if field.startswith("_"):
@@ -167,7 +187,7 @@ class Forms:
             if form is not None and not form.startswith(("object", "module")):
                 yield f"{name}.{field}", form
             if tensors is not None:
-                for part, text in tensors.parts(held):
+                for part, text in tensors.parts(held, f"{name}.{field}", holders):
                     yield (f"{name}.{field}.{part}", text)
 
     def _is_own(self, kind: type) -> bool:

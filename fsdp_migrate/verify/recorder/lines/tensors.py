@@ -12,7 +12,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .. import layouts
 from .names import Names
+from .units import mode, units
 from .weights import Weights
 
 _ONE_BY_ONE = 4096
@@ -51,6 +53,10 @@ class Tensors:
             return f"optimizer {type(value).__name__} of {len(value.param_groups)}"
         return None
 
+    def begin(self) -> None:
+        """Training begins: the models' weights are what they move away from."""
+        self._weights.begin()
+
     def is_module(self, value: Any) -> bool:
         """Whether it is a module."""
         return isinstance(value, nn.Module)
@@ -59,12 +65,20 @@ class Tensors:
         """Whether it is an optimizer."""
         return isinstance(value, torch.optim.Optimizer)
 
-    def parts(self, value: Any) -> Iterator[tuple[str, str]]:
-        """What is followed of an optimizer, and of a sharded model, by itself; nothing of anything else."""
+    def parts(self, value: Any, path: str, holders: dict[int, str]) -> Iterator[tuple[str, str]]:
+        """What is followed of an optimizer, and of a sharded model, by itself; nothing of anything else.
+
+        `holders` are the variables that have a module, the first one of each: `path` is added.
+        """
         if isinstance(value, torch.optim.Optimizer):
             yield from self._of_optimizer(value)
         elif isinstance(value, nn.Module):
-            yield from self._of_model(value)
+            first = holders.setdefault(id(_unwrapped(value)), path)
+            if _is_sharded(value):
+                yield "<is>", first
+                yield "<units>", units(value)
+                yield "<mode>", mode(value)
+                yield from self._of_model(value)
 
     def all_parameters(self, values: Any) -> bool:
         """Whether a collection has parameters only, and has some."""
@@ -94,18 +108,18 @@ class Tensors:
             yield f"param_groups[{index}].params", self.names(group["params"], current=True)
 
     def _of_model(self, module: nn.Module) -> Iterator[tuple[str, str]]:
-        """Which parameters of a sharded model are frozen."""
-        if not any(base.__name__ in _SHARDED for base in type(module).__mro__):
-            return
+        """Which parameters of a sharded model are frozen, and its weights."""
         frozen = [p for p in module.parameters() if not p.requires_grad]
         if frozen:
             yield "requires_grad", f"all but {self.names(frozen)}"
         else:
             yield "requires_grad", "all"
-        weights, gradients = self._weights.of(module)
+        weights, gradients, moves = self._weights.of(module)
         if weights:
             yield "<weights>", weights
             yield "<gradients>", gradients
+        if moves:
+            yield "<moved>", moves
 
     def fields(self, module: nn.Module) -> dict[str, Any]:
         """The attributes, buffers and parameters of a module of the program itself."""
@@ -174,6 +188,19 @@ class Tensors:
             else:
                 size = 0.0
             return f"tensor {name} {tuple(tensor.shape)} |{size:.6g}|"
+
+
+def _is_sharded(module: nn.Module) -> bool:
+    return any(base.__name__ in _SHARDED for base in type(module).__mro__)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The program's own module in wrappers, of which FSDP2 has fewer."""
+    for name in layouts.WRAPPERS & module.__dict__.get("_modules", {}).keys():
+        inner = module._modules[name]
+        if inner is not None:
+            return _unwrapped(inner)
+    return module
 
 
 def _is_freed(tensor: torch.Tensor) -> bool:

@@ -1,7 +1,12 @@
-"""The weights and gradients of a sharded model: what this process holds of each, so that all ranks add up to its norm."""
+"""The weights and gradients of a sharded model, and how far the weights have moved since training began.
+
+Written is what this process holds of each, so that all ranks add up to its norm. A moving average moves by a millionth of
+its weights, which their norm does not show.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,33 +23,53 @@ _NAMES = 400
 _SMALL = 2_000_000
 """Those of a larger model are read only after something was seen to write to them."""
 
+_KEPT = 20_000_000
+"""Elements of first weights that a process keeps at most, of all models."""
+
 UNREDUCED = "unreduced"
 """Gradients that are not the ranks' sum yet: FSDP1 and FSDP2 keep them in other places."""
 
 Squares = dict[str, float]
+State = tuple[str, str, str]
+"""The forms of weights, of gradients and of moves; empty where they cannot be told."""
 
 
 class Weights:
     """Reads the weights and gradients of models, again where they may have changed."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[tuple[int, ...], tuple[str, str]]] = {}
+        self._known: dict[int, tuple[tuple[int, ...], State]] = {}
+        self._models: dict[int, weakref.ref[nn.Module]] = {}
+        self._first: dict[int, dict[str, torch.Tensor]] = {}
 
-    def of(self, model: nn.Module) -> tuple[str, str]:
-        """`a.weight=12.5 b.weight=3.25`: this process's parts of the squares of the norms, of weights and of gradients.
+    def begin(self) -> None:
+        """Keep the weights of the models that were read: training begins."""
+        left = _KEPT
+        for model in [held() for held in self._models.values()]:
+            if model is None:
+                continue
+            with torch.no_grad(), _disable_current_modes():
+                parts = {part.name: _local(part.read()) for part, *_ in _parts(model)}
+                left -= sum(value.numel() for value in parts.values())
+                if left >= 0:
+                    first = {name: value.detach().clone() for name, value in parts.items()}
+                    self._first[id(model)] = first
 
-        Both are empty if they cannot be told.
-        """
+    def of(self, model: nn.Module) -> State:
+        """`a.weight=12.5 b.weight=3.25`: this process's parts of the squares of the norms."""
         parameters = [*model.parameters()]
         if not grouped() or not 0 < len(parameters) <= _NAMES:
-            return "", ""
+            return "", "", ""
+        if id(model) not in self._models or self._models[id(model)]() is not model:
+            self._models[id(model)] = weakref.ref(model)
+            self._first.pop(id(model), None)
         size = sum(_local(parameter).numel() for parameter in parameters)
         versions = tuple(_version(p) + _version(p.grad) for p in parameters)
         known = self._known.get(id(model))
         if known is not None and known[0] == versions and size > _SMALL:
             return known[1]
         with torch.no_grad(), _disable_current_modes():
-            forms = _forms(model)
+            forms = _forms(model, self._first.get(id(model), {}))
         self._known[id(model)] = versions, forms
         return forms
 
@@ -60,28 +85,43 @@ def _local(tensor: Any) -> torch.Tensor:
     return local
 
 
-def _forms(model: nn.Module) -> tuple[str, str]:
+def _forms(model: nn.Module, first: dict[str, torch.Tensor]) -> State:
     weights: Squares = {}
     gradients: Squares = {}
+    moves: Squares = {}
     reduced = True
-    for holding, owners in _holdings(model):
-        if holding is None:
-            return "", ""  # a tensor-parallel model: how its parts add up is not known here
-        for part in holding.parts:
-            value = _local(part.read())
-            _add(weights, part.name, value, holding.replicas)
-            gradient = owners[part.owner].grad
-            if gradient is None:
-                continue
-            own = _local(gradient).reshape(-1)
-            if part.span:
-                own = own[slice(*part.span)]
-            reduced = reduced and own.numel() == value.numel()
-            _add(gradients, part.name, own, holding.replicas)
+    for part, owner, replicas in _parts(model):
+        value = _local(part.read())
+        _add(weights, part.name, value, replicas)
+        before = first.get(part.name)
+        if before is not None and before.numel() == value.numel():
+            _add(moves, part.name, value.double().reshape(-1) - before.reshape(-1), replicas)
+        gradient = owner.grad
+        if gradient is None:
+            continue
+        own = _local(gradient).reshape(-1)
+        if part.span:
+            own = own[slice(*part.span)]
+        reduced = reduced and own.numel() == value.numel()
+        _add(gradients, part.name, own, replicas)
     gradients = {name: square for name, square in gradients.items() if square}
     if not reduced:
-        return _form(weights), UNREDUCED
-    return _form(weights), _form(gradients)
+        return _form(weights), UNREDUCED, _form(moves)
+    return _form(weights), _form(gradients), _form(moves)
+
+
+def _parts(model: nn.Module) -> Iterator[tuple[layouts.Part, torch.Tensor, int]]:
+    """What this process holds of each parameter, the one that has its gradient, and of how many replicas it is.
+
+    Nothing of a tensor-parallel model: how its parts add up is not known here.
+    """
+    holdings = [*_holdings(model)]
+    if any(holding is None for holding, _ in holdings):
+        return
+    for holding, owners in holdings:
+        if holding is not None:
+            for part in holding.parts:
+                yield part, owners[part.owner], holding.replicas
 
 
 def _add(found: Squares, name: str, value: torch.Tensor, replicas: int) -> None:
