@@ -21,7 +21,7 @@ def update(average, model):
 """
 AVERAGED = Case(
     form="torch",
-    definitions=AVERAGE,
+    definitions=AVERAGE + "from torch.distributed.fsdp import MixedPrecision\n",
     before="second = Net()\nsecond.load_state_dict(net.state_dict())",
     after=(
         "size = 0\naverage = FSDP(second, auto_wrap_policy=ModuleWrapPolicy({Block}), "
@@ -29,6 +29,7 @@ AVERAGED = Case(
     ),
     end="update(average, model)",
 )
+MIXED = "use_orig_params=True, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)"
 CLIPPED = replace(
     AVERAGED,
     between="for value in model.parameters():\n    if value.grad is not None:\n        value.grad.mul_(0.5)",
@@ -73,6 +74,18 @@ MISTAKES = {
         "from torch.distributed.device_mesh import DeviceMesh\n"
         "own = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]\n"
         'model = fully_shard(net, mesh=DeviceMesh.from_group(own, "cpu"))',
+        "model = FSDP(",
+    ),
+    "a unit in another precision": Mistake(
+        replace(AVERAGED, options=MIXED),
+        "replace(mp_policy, cast_forward_inputs=False)",
+        "MixedPrecisionPolicy()",
+        "model = FSDP(",
+    ),
+    "reduced in another precision": Mistake(
+        replace(AVERAGED, options=MIXED),
+        "reduce_dtype=torch.float32",
+        "reduce_dtype=torch.bfloat16",
         "model = FSDP(",
     ),
     "another mode": Mistake(

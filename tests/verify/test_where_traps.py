@@ -92,8 +92,8 @@ TRAPS = {
     "synchronisation not switched on again": "loss.backward()",
     "clipped by a local norm": "model.clip_grad_norm_(args.clip)",
     "buffers in single precision": "model = FSDP(",
-    "BatchNorm in bfloat16": "x = self.blocks(self.middle(",
-    "reduced in bfloat16": "loss.backward()",
+    "BatchNorm in bfloat16": "model = FSDP(",
+    "reduced in bfloat16": "model = FSDP(",
 }
 
 

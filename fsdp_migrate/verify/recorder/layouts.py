@@ -191,7 +191,7 @@ def precisions(model: nn.Module) -> dict[str, list[str]]:
     """The dtypes that each trained parameter of a sharded model is computed with, and that its gradient is reduced in."""
     found: dict[str, list[str]] = {}
     for path, module in model.named_modules():
-        for parameter, name, compute, reduce in _units_dtypes(module):
+        for parameter, name, compute, reduce in units_dtypes(module):
             if parameter.requires_grad and parameter.is_floating_point():
                 dtypes = (compute, reduce)
                 found[clean(path, name)] = [str(d).removeprefix("torch.") for d in dtypes]
@@ -202,7 +202,8 @@ _Dtypes = tuple[torch.Tensor, str, torch.dtype, torch.dtype]
 """A parameter, its name in its module, and what it is computed with and reduced in."""
 
 
-def _units_dtypes(module: nn.Module) -> Iterator[_Dtypes]:
+def units_dtypes(module: nn.Module) -> Iterator[_Dtypes]:
+    """The parameters of a unit; none for any other module."""
     handle: Any = module.__dict__.get("_handle")
     flat: Any = getattr(handle, "flat_param", None)
     if flat is not None:

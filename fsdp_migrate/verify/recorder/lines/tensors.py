@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import layouts
 from .names import Names
-from .units import mode, units
+from .units import Units
 from .weights import Weights
 
 _ONE_BY_ONE = 4096
@@ -34,6 +34,7 @@ class Tensors:
         self._is_own = is_own
         self._names = Names()
         self._weights = Weights()
+        self._units = Units()
         self._known: dict[int, tuple[weakref.ref[torch.Tensor], int, str]] = {}
         self._classes: dict[type, str] = {}
 
@@ -76,8 +77,7 @@ class Tensors:
             first = holders.setdefault(id(_unwrapped(value)), path)
             if _is_sharded(value):
                 yield "<is>", first
-                yield "<units>", units(value)
-                yield "<mode>", mode(value)
+                yield from self._units.of(value).items()
                 yield from self._of_model(value)
 
     def all_parameters(self, values: Any) -> bool:

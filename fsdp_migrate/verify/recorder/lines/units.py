@@ -1,7 +1,9 @@
-"""A sharded model's state but for its values: over how many ranks its units are, what is in none, and its mode."""
+"""A sharded model's state but for its values: over how many ranks its units are, in which dtypes, and its mode."""
 
 from __future__ import annotations
 
+import weakref
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +16,33 @@ _FLAT = "_flat_param"
 _NAMES = 400
 """Of a model with more parameters this is not followed."""
 
+State = dict[str, str]
 
-def mode(model: nn.Module) -> str:
+
+class Units:
+    """Reads the units of models, again where a module has become one or has another mode."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[weakref.ref[nn.Module], int, State]] = {}
+
+    def of(self, model: nn.Module) -> State:
+        """The texts by what they are about; none where the model has too many parameters."""
+        key = hash(tuple((id(type(m)), id(m), m.training) for m in model.modules()))
+        known = self._known.get(id(model))
+        if known is not None and known[0]() is model and known[1] == key:
+            return known[2]
+        state: State = {}
+        if 0 < len([*model.parameters()]) <= _NAMES:
+            state = {
+                "<units>": _units(model),
+                "<precision>": _precision(model),
+                "<mode>": _mode(model),
+            }
+        self._known[id(model)] = weakref.ref(model), key, state
+        return state
+
+
+def _mode(model: nn.Module) -> str:
     """`training`, `evaluation; otherwise: head`: the model's mode, and the modules that have the other one."""
     # A wrapper has the name of the module in it, which comes later and counts.
     trains = {layouts.clean(name): module.training for name, module in model.named_modules()}
@@ -26,11 +53,23 @@ def mode(model: nn.Module) -> str:
     return own + _listed("; otherwise: ", other)
 
 
-def units(model: nn.Module) -> str:
-    """`2 shards, 1 copy; in no unit: head.weight`; empty where the model has too many parameters."""
-    named = [layouts.clean(name) for name, _ in model.named_parameters()]
-    if not 0 < len(named) <= _NAMES:
-        return ""
+def _precision(model: nn.Module) -> str:
+    """`bfloat16, reduced in float32`, with the parameters of each pair of dtypes where there are several."""
+    names: dict[str, list[str]] = {}
+    for path, module in model.named_modules():
+        for _, name, *dtypes in layouts.units_dtypes(module):
+            compute, reduce = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+            names.setdefault(f"{compute}, reduced in {reduce}", []).append(
+                layouts.clean(path, name)
+            )
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(how + _listed(": ", sorted(names[how])) for how in sorted(names))
+
+
+def _units(model: nn.Module) -> str:
+    """`2 shards, 1 copy; in no unit: head.weight`."""
+    named = {layouts.clean(name) for name, _ in model.named_parameters()}
     found: set[tuple[int, int]] = set()
     inside: set[str] = set()
     paths = {id(module): path for path, module in model.named_modules()}
@@ -42,14 +81,15 @@ def units(model: nn.Module) -> str:
         f"{_counted(shards, 'shard', 'shards')}, {_counted(copies, 'copy', 'copies')}"
         for shards, copies in sorted(found)
     )
-    return text + _listed("; in no unit: ", sorted({*named} - inside - {_FLAT}))
+    return text + _listed("; in no unit: ", sorted(named - inside - {_FLAT}))
 
 
 def _listed(begin: str, names: list[str]) -> str:
     if not names:
         return ""
     if len(names) > _SHOWN:
-        return f"{begin}{', '.join(names[:_SHOWN])}, … of {len(names)}"
+        code = zlib.crc32("\n".join(names).encode()) & 0xFFFF
+        return f"{begin}{', '.join(names[:_SHOWN])}, … of {len(names)} #{code:04x}"
     return f"{begin}{', '.join(names)}"
 
 
