@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from fsdp_migrate.verify.folders import copy
+from fsdp_migrate.verify.migrated import migrate
+
 from .test_where import look_at
-from .where_programs import Case
+from .where_programs import NO_SHARD, Case
 
 pytestmark = [pytest.mark.ranks, pytest.mark.usefixtures("forked")]
 
@@ -98,6 +101,14 @@ MISTAKES = {
         "torch.manual_seed(0)",
     ),
     "no seed": Mistake(AVERAGED, "torch.manual_seed(0)\n", "", "torch.manual_seed(0)"),
+    "no shards, and a mesh of this rank": Mistake(
+        replace(AVERAGED, options=NO_SHARD.replace("True", "False")),
+        "model = fully_shard(net, mesh=mesh)",
+        "from torch.distributed.device_mesh import DeviceMesh\n"
+        "own = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]\n"
+        'model = fully_shard(net, mesh=DeviceMesh.from_group(own, "cpu"))',
+        "model = FSDP(",
+    ),
     "the average is the model": Mistake(
         replace(AVERAGED, optimizer="size = 1\n" + AVERAGED.optimizer),
         "size = 1",
@@ -107,27 +118,49 @@ MISTAKES = {
 }
 
 
+def written(text: str, folder: Path) -> str:
+    """A program as the torch form has it."""
+    (folder / "new").mkdir()
+    script = folder / "new" / "train.py"
+    script.write_text(text)
+    program = copy("new", script, folder / "new" / "copy")
+    migrate(program.root, "torch")
+    return program.script.read_text()
+
+
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_with_a_second_model_is_named(name: str, tmp_path: Path) -> None:
-    from fsdp_migrate.verify.folders import copy
-    from fsdp_migrate.verify.migrated import migrate
-
     mistake = MISTAKES[name]
     text = mistake.case.text()
-    (tmp_path / "new").mkdir()
-    script = tmp_path / "new" / "train.py"
-    script.write_text(text)
-    after = copy("new", script, tmp_path / "new" / "copy")
-    migrate(after.root, "torch")
-    written = after.script.read_text()
-    assert written.count(mistake.right) == 1, written
-    found = look_at(text, "torch", tmp_path, written.replace(mistake.right, mistake.wrong))
+    migrated = written(text, tmp_path)
+    assert migrated.count(mistake.right) == 1, migrated
+    found = look_at(text, "torch", tmp_path, migrated.replace(mistake.right, mistake.wrong))
     texts = [str(line) for line in found]
     assert found, "no line"
     assert mistake.line in found[0].source, texts
 
 
-@pytest.mark.parametrize("case", [AVERAGED, CLIPPED], ids=["averaged", "clipped"])
+SAVED = replace(
+    AVERAGED,
+    definitions=AVERAGE + "from torch.distributed.fsdp import FullStateDictConfig, StateDictType\n",
+    end=(
+        "config = FullStateDictConfig(rank0_only=True, offload_to_cpu=True)\n"
+        "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, config):\n"
+        "    state = model.state_dict()"
+    ),
+)
+
+
+@pytest.mark.parametrize("case", [AVERAGED, CLIPPED, SAVED], ids=["averaged", "clipped", "saved"])
 def test_without_a_mistake_there_is_no_line(case: Case, tmp_path: Path) -> None:
     found = look_at(case.text(), "torch", tmp_path)
+    assert not found, [str(line) for line in found]
+
+
+def test_a_whole_state_dict_on_every_rank_is_no_line(tmp_path: Path) -> None:
+    text = SAVED.text()
+    migrated = written(text, tmp_path)
+    offload = ", cpu_offload=True"
+    assert migrated.count(offload) == 1, migrated
+    found = look_at(text, "torch", tmp_path, migrated.replace(offload, ""))
     assert not found, [str(line) for line in found]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fsdp_migrate.verify.where.forms import (
     Grade,
     grade,
@@ -11,6 +13,9 @@ from fsdp_migrate.verify.where.forms import (
 )
 from fsdp_migrate.verify.where.rows import Unit
 from fsdp_migrate.verify.where.scope import Scope, over_parameters_in
+
+_EMPTY = "dict of 0 ()"
+_STATES = re.compile(r"dict of \d+ \('[^']+': (tensor |list of |dict of )")
 
 _APART = 1e-2
 """How far the norms of weights are apart that are not counted alike."""
@@ -29,6 +34,8 @@ def is_known(scope: Scope, a: Unit, b: Unit, name: str) -> bool:
         return grade(*both, _APART) == Grade.OTHER or moved_alike(old, new)
     if scope.frame.name == "<genexpr>" and not a.key[1]:
         return True  # one of many values: what the expression makes of them counts
+    if scope.rank > 0 and _EMPTY in (old, new) and _STATES.match(max(old, new, key=len)):
+        return True  # a whole state dict, which the first rank has
     # A collection of what each parameter gives is as long as they are many.
     statement = scope.statement(a)
     return (

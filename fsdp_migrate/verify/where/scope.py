@@ -18,6 +18,7 @@ class Scope:
     """A pair of frames that run: their variables, and which of them are tainted.
 
     Attributes:
+        rank: of the process.
         caller: the scope that called them, and `at` the unit in which it did.
         rounds: the lines of a loop over flat parameters that is running: FSDP1 has other rounds than FSDP2.
         shares: those of one over parts of flat parameters: until its end the ranks are at different parameters.
@@ -28,6 +29,7 @@ class Scope:
     frame: Frame
     file: File
     statements: Statements
+    rank: int
     caller: Scope | None
     at: Unit | None
     old: dict[str, str] = field(default_factory=dict)

@@ -122,7 +122,7 @@ class Search:
     ) -> None:
         if old.file not in self._statements:
             self._statements[old.file] = Statements("\n".join(file.text))
-        scope = Scope(old, file, self._statements[old.file], caller, at)
+        scope = Scope(old, file, self._statements[old.file], self._rank, caller, at)
         if old.name == "<module>":
             self._modules[old.file] = scope
         news = units(new, file.new, file.rewritten)

@@ -69,7 +69,7 @@ def _precision(model: nn.Module) -> str:
 
 def _units(model: nn.Module) -> str:
     """`2 shards, 1 copy; in no unit: head.weight`."""
-    named = {layouts.clean(name) for name, _ in model.named_parameters()}
+    named = {layouts.clean(n) for n, _ in model.named_parameters() if not n.endswith(_FLAT)}
     found: set[tuple[int, int]] = set()
     inside: set[str] = set()
     paths = {id(module): path for path, module in model.named_modules()}
@@ -81,7 +81,7 @@ def _units(model: nn.Module) -> str:
         f"{_counted(shards, 'shard', 'shards')}, {_counted(copies, 'copy', 'copies')}"
         for shards, copies in sorted(found)
     )
-    return text + _listed("; in no unit: ", sorted(named - inside - {_FLAT}))
+    return text + _listed("; in no unit: ", sorted(named - inside))
 
 
 def _listed(begin: str, names: list[str]) -> str:
