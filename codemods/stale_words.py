@@ -27,12 +27,17 @@ RULE = Rule("FSDP023", "stale-comment", Severity.PRINTS)
 _NAMED = "This {} names {}, which the code no longer uses. Correct it, or remove it."
 _FLAT = "FSDP2 does not flatten parameters. Correct this {}, or remove it."
 _RENAMED = "Now names {}, as the code does."
-_REMOVED = "Removed: it is about {}, which the statement below no longer has."
+_REMOVED = "Removed: it is about {}, which FSDP2 does not have."
 
 # Names with a successor that takes their place in a sentence.
 _SUCCESSORS = {"MixedPrecision": "MixedPrecisionPolicy"}
-# Methods of every module: a text that names them is about more than FSDP1's.
-_OF_MODULES = frozenset({"state_dict", "load_state_dict"})
+# Methods of every module, and strategies that FSDP2 has without these names: a text may speak of them all the same.
+_OF_BOTH = frozenset({"state_dict", "load_state_dict"}) | {
+    "FULL_SHARD",
+    "HYBRID_SHARD",
+    "NO_SHARD",
+    "SHARD_GRAD_OP",
+}
 # The pages of FSDP1 and FSDP2 in torch's documentation.
 _PAGES = (
     "/fsdp.html#torch.distributed.fsdp.",
@@ -73,7 +78,7 @@ def stale_words(context: Context, edits: Sequence[Edit], text: str) -> Iterator[
     """
     file = context.file
     after = parsed(text)
-    left = _names(after) | _names_in_strings(after) | _OF_MODULES
+    left = _names(after) | _names_in_strings(after) | _OF_BOTH
     names_before = _names(file.tree)
     if CLASS not in left:
         names_before.update(WITHOUT_EFFECT)  # which an earlier run has removed
@@ -150,17 +155,13 @@ def _meet(edit: Edit, remark: _Remark) -> bool:
 def _is_of_changed_statement(
     file: File, remark: _Remark, names: set[str], edits: Sequence[Edit]
 ) -> bool:
-    """Whether an edit takes some names from the code below a block of comments, each line of which has one of them."""
+    """Whether comments are directly above code that an edit changes, and each names an argument without effect."""
     line_below = max(remark.lines) + 1
     if not remark.is_block or any(_meet(edit, remark) for edit in edits):
         return False
-    lost = [
-        file.text[edit.start : edit.end]
-        for edit in edits
-        if bisect(file.line_starts, edit.start) == line_below
-    ]
-    lost_names = names & _words(" ".join(lost))
-    return all(_words(line) & lost_names for line in remark.lines.values())
+    is_below = any(bisect(file.line_starts, edit.start) == line_below for edit in edits)
+    of_nothing = names.intersection(WITHOUT_EFFECT)
+    return is_below and all(_words(line) & of_nothing for line in remark.lines.values())
 
 
 def _renaming(

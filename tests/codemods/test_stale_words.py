@@ -77,11 +77,21 @@ def test_a_finding_is_on_the_lines_that_name_it(tmp_path: Path) -> None:
     assert finding.action is Action.MANUAL
 
 
-def test_a_comment_about_the_statement_below_is_removed(tmp_path: Path) -> None:
-    _, after = _analysed(tmp_path, saving="# SHARDED_STATE_DICT of each rank")
-    assert "SHARDED" not in after
-    _, after = _analysed(tmp_path, weights="# SHARDED_STATE_DICT of each rank")
-    assert "# SHARDED_STATE_DICT of each rank" in after
+@pytest.mark.parametrize(
+    ("comment", "goes"),
+    [
+        ("# SHARDED_STATE_DICT alone works with use_orig_params", True),
+        ("# use_orig_params\n    # and limit_all_gathers", True),
+        ("# use_orig_params\n    # is fast", False),
+        ("# SHARDED_STATE_DICT of each rank", False),
+        ("# FULL_SHARD among the nodes", False),
+    ],
+)
+def test_a_comment_about_what_fsdp2_does_not_have(comment: str, goes: bool, tmp_path: Path) -> None:
+    _, after = _analysed(tmp_path / "above", saving=comment)
+    assert (comment not in after) is goes
+    _, after = _analysed(tmp_path / "elsewhere", weights=comment)
+    assert comment in after
 
 
 def test_a_policy_gets_its_new_name(tmp_path: Path) -> None:
