@@ -55,6 +55,8 @@ class Programs:
         how = ""
         if failure.found:
             how = ", as the finding says"
+        elif failure.where:
+            how = f"; look first at {failure.where[0].place}, where it begins to differ"
         elif failure.others:
             how = "; a finding may say how"
         elif any(hint.startswith("cause: ") for hint in failure.hints):

@@ -102,8 +102,7 @@ class Pair:
             failure.next = named.after_failure(failure)
             if failure.which == "migrated":
                 failure.where = self._lines(folder, None)
-            else:
-                failure.where = []
+                failure.next = named.after_failure(failure)
             raise
         lines = self._lines(folder, verdict)
         if verdict.cause is not None and verdict.cause.name == "clipping":

@@ -12,6 +12,7 @@ from fsdp_migrate.verify.outputs import Printed
 from fsdp_migrate.verify.records import Run
 from fsdp_migrate.verify.show import markdown, markdown_of_failure
 from fsdp_migrate.verify.verdict import Verdict
+from fsdp_migrate.verify.where.lines import Line
 
 from .written import run, verdict
 
@@ -171,6 +172,12 @@ def test_a_failure_names_the_file_to_repair(tmp_path: Path) -> None:
     assert told[0] == f"Nothing was compared. {UNCHANGED} Next:"
     assert told[3] == "  3. Repair what failed at train.py:9, as the finding says."
     other = failure("migrated", place="train.py:9")
+    other.where = [Line("train.py", 4, "model = FSDP(net)", (), 0)]
+    assert (
+        "look first at train.py:4, where it begins to differ"
+        in COPIED.after_failure(other).steps[2]
+    )
+    other.where = []
     other.others = ["FSDP003 at train.py:4"]
     told = [*COPIED.after_failure(other).texts()]
     assert told[3] == "  3. Repair what failed at train.py:9; a finding may say how."
