@@ -26,6 +26,10 @@ _CURRENT = {
 }
 _CPU_DEVICE = re.compile(r"'cpu'|(?:torch\.)?device\((?:type=)?'cpu'\)")
 _CPU = "Replaced by a mesh of CPUs: without one, `fully_shard` moves each unit to the GPU where a machine has one."
+# What a program says that runs on accelerators of other makers, too.
+_OTHER_DEVICES = re.compile(
+    r"\b(?:torch_npu|(?:is_)?(?:npu|xpu|hpu|mlu)(?:_available)?)\b", re.IGNORECASE
+)
 _SETS_DEVICE = rb"\.set_device\(|set_device_ind"
 _SETTERS = ("set_device", "set_device_index", "set_device_idx")
 
@@ -66,6 +70,9 @@ def device_type(construction: Construction, code: Code) -> str:
             if source.isidentifier():
                 return f"{source}.type"
             return '"cuda"'
+    if _OTHER_DEVICES.search(context.file.text):
+        code.imports.append(Import("torch", ""))
+        return "torch.accelerator.current_accelerator().type"
     if ON_CPU.search(context.file.text):
         code.imports.append(Import("torch", ""))
         return '"cuda" if torch.cuda.is_available() else "cpu"'

@@ -319,12 +319,15 @@ def mesh_of_all(
     if hybrid is False:
         return [f"{made}, ({world}, 1), {DIMS})"]
     code.imports.append(Import("torch", ""))
+    counted = "torch.cuda.device_count()"
+    if "torch.accelerator." in made:
+        counted = "torch.accelerator.device_count()"
     if hybrid is True or whole is False:
         name = construction.context.local("per_node", construction.call)
-        lines = [f"{name} = torch.cuda.device_count()"]
+        lines = [f"{name} = {counted}"]
     else:
         name = construction.context.local("shards", construction.call)
-        lines = [f"{name} = torch.cuda.device_count()", f"if {whole}:", f"    {name} = 1"]
+        lines = [f"{name} = {counted}", f"if {whole}:", f"    {name} = 1"]
     return [*lines, f"{made}, ({world} // {name}, {name}), {DIMS})"]
 
 

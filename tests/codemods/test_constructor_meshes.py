@@ -189,6 +189,31 @@ def test_an_argument_by_its_expression(name: str) -> None:
     assert set(found) == ({"runtime"} if "units(" in after else {"rewrite"})
 
 
+@pytest.mark.parametrize(
+    ("said", "is_other"),
+    [
+        ("import torch_npu", True),
+        ("backend = Accelerator.NPU", True),
+        ("if is_xpu_available():\n    pass", True),
+        ("input_ids = inputs", False),
+    ],
+)
+def test_the_devices_of_a_program_that_runs_on_others_than_cuda(said: str, is_other: bool) -> None:
+    calls = (
+        "model = FSDP(model, process_group=group)\n"
+        "other = FSDP(other, sharding_strategy=ShardingStrategy.HYBRID_SHARD)\n"
+    )
+    _, after = analyse(f"{HEAD}{said}\n{calls}", "torch")
+    code = "".join(after.split())
+    device = '"cuda"'
+    if is_other:
+        device = "torch.accelerator.current_accelerator().type"
+    assert f"DeviceMesh.from_group(group,{device})" in code
+    assert f"init_device_mesh({device}," in code
+    assert ("torch.accelerator.device_count()" in code) is is_other
+    assert ("torch.cuda.device_count()" in code) is not is_other
+
+
 @pytest.mark.parametrize("form", ["auto", "torch"])
 def test_a_mesh_without_names_to_replicate_over_gets_some(form: str) -> None:
     mesh = 'mesh = init_device_mesh("cuda", SHAPE)\n'
