@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from fsdp_migrate.codemods.by_hand import means_the_same as words
 from fsdp_migrate.codemods.by_hand.flows import functions
 from fsdp_migrate.codemods.by_hand.held import Held, item, kept, reads_of
-from fsdp_migrate.codemods.by_hand.taken_out import RULE, shards
+from fsdp_migrate.codemods.by_hand.owners import shards
+from fsdp_migrate.codemods.by_hand.taken_out import RULE
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.models_by_argument import where_original
 from fsdp_migrate.codemods.registry import codemod

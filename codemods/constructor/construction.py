@@ -2,12 +2,11 @@
 
 import ast
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
 from fsdp_migrate.codemods.constructor.flow import Flow, flow_of
-from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.dictionaries import Argument, given_keys, is_whole
 from fsdp_migrate.codemods.edit.text import Refused, spliced
 from fsdp_migrate.codemods.imports import is_pure
@@ -86,15 +85,15 @@ class Construction:
             if isinstance(value, ast.Starred):
                 break  # how many it gives is not known
             self.arguments.append(Argument(name, value, value))
-        for keyword in self.call.keywords:
-            if keyword.arg is None:
-                self._unpack(keyword)
+        for each in self.call.keywords:
+            if each.arg is None:
+                self._unpack(each)
             else:
-                name = FORMER_NAMES.get(keyword.arg, keyword.arg)
+                name = FORMER_NAMES.get(each.arg, each.arg)
                 if name in SIGNATURE:
-                    self.arguments.append(Argument(name, keyword.value, keyword))
+                    self.arguments.append(Argument(name, each.value, each))
                 elif self.kind in (DIRECT, PARTIAL):
-                    self.unknown.append(keyword)
+                    self.unknown.append(each)
 
     def _unpack(self, keyword: ast.keyword) -> None:
         """The entries of a dictionary; those of one that changes are read from it when it is complete."""
@@ -190,8 +189,7 @@ class Construction:
     @property
     def has_mesh(self) -> bool:
         """Whether the call says which ranks shard, by a mesh or by groups."""
-        given = [self.value("device_mesh"), self.value("process_group")]
-        return given != [None, None]
+        return [self.value("device_mesh"), self.value("process_group")] != [None, None]
 
     def can_be_none(self, value: ast.expr) -> bool:
         """Whether one of the expressions that can make a value is None."""
@@ -374,21 +372,15 @@ def _kind(context: Context, call: ast.Call) -> str | None:
     if context.form == "torch" and last_name(call.func) == "units":
         if f"{RUNTIME}.units" in context.dotted(call.func):
             return UNITS
-        return None
     if call.args and context.references.get(call.args[0]) == CLASS:
         if "functools.partial" in context.dotted(call.func):
             return PARTIAL
-    if CLASS in map(context.references.get, _wrapper_classes(call)):
+    wrapper = keyword(call, "wrapper_cls")
+    if wrapper is not None and context.references.get(wrapper) == CLASS:
         return ENABLE_WRAP
     if _is_subclass(context, call):
         return SUBCLASS
     return None
-
-
-def _wrapper_classes(call: ast.Call) -> Iterator[ast.expr]:
-    for keyword in call.keywords:
-        if keyword.arg == "wrapper_cls":
-            yield keyword.value
 
 
 def _is_subclass(context: Context, call: ast.Call) -> bool:
@@ -398,8 +390,8 @@ def _is_subclass(context: Context, call: ast.Call) -> bool:
     if not models.subclasses:
         return False
     is_partial = "functools.partial" in context.dotted(call.func)
-    given = [call.func, *call.args[: int(is_partial)], *_wrapper_classes(call)]
-    if any(models.names_subclass(each, file) for each in given):
+    given = [call.func, *call.args[: int(is_partial)], keyword(call, "wrapper_cls")]
+    if any(models.names_subclass(each, file) for each in given if each is not None):
         return True
     cls = file.enclosing_class(call)
     match call.func:

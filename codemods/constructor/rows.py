@@ -10,12 +10,12 @@ from fsdp_migrate.codemods.constructor import (
     devices,
     from_rank_0,
     given_meshes,
+    offloading,
     precision,
     sharding,
     wrapping,
 )
 from fsdp_migrate.codemods.constructor.code import Code
-from fsdp_migrate.codemods.constructor.conditions import Condition, chosen
 from fsdp_migrate.codemods.constructor.construction import (
     CONSTRUCTOR,
     DIRECT,
@@ -26,7 +26,6 @@ from fsdp_migrate.codemods.constructor.construction import (
     constructions,
 )
 from fsdp_migrate.codemods.constructor.meta import is_on_meta
-from fsdp_migrate.codemods.constructor.mixed import offloads
 from fsdp_migrate.codemods.constructor.options import Rewritten
 from fsdp_migrate.codemods.constructor.predicates import Predicates
 from fsdp_migrate.codemods.constructor.remarks import Beside
@@ -36,11 +35,9 @@ from fsdp_migrate.codemods.dictionaries import Argument
 from fsdp_migrate.codemods.edit.text import Refused
 from fsdp_migrate.codemods.imports import BINDING, may_change
 from fsdp_migrate.codemods.rule import Rule
-from fsdp_migrate.facts.file import values_given
 from fsdp_migrate.facts.nodes import any_is, is_none
 from fsdp_migrate.facts.program import Program
 
-CPU_OFFLOAD = Rule("FSDP201", "cpu-offload")
 BACKWARD_PREFETCH = Rule("FSDP203", "backward-prefetch")
 FORWARD_PREFETCH = Rule("FSDP204", "forward-prefetch")
 LIMIT = Rule("FSDP205", "limit-all-gathers")
@@ -199,68 +196,6 @@ def _no_effect(construction: Construction, value: ast.expr, code: Code) -> str:
     return ""
 
 
-_NOT_OFFLOADED = "Has no effect: nothing is offloaded, which is the default."
-
-
-def _say_offload(construction: Construction, argument: Argument) -> tuple[Rule, str]:
-    made = construction.context.value(argument.value)
-    flag: object = ...
-    if made is not None:
-        flag = offloads(construction, made.node)
-    if flag is ...:
-        text = (
-            "Still works: `fsdp_migrate.runtime` reads it when the program runs, and offloads with `CPUOffloadPolicy()` "
-            "if `offload_params` is true."
-        )
-        return CPU_OFFLOAD, text
-    if flag:
-        return (
-            CPU_OFFLOAD,
-            "Still works: `fsdp_migrate.runtime` offloads with `CPUOffloadPolicy()`.",
-        )
-    return CPU_OFFLOAD, _NOT_OFFLOADED
-
-
-def _cpu_offload(construction: Construction, value: ast.expr, code: Code) -> str:
-    condition = code.offloaded = _offloaded(construction, value, code)
-    if condition is False:
-        return _NOT_OFFLOADED
-    code.use(construction, "CPUOffloadPolicy")
-    if condition is True:
-        code.shared["offload_policy"] = "CPUOffloadPolicy()"
-        return "Replaced by `offload_policy=CPUOffloadPolicy()`."
-    code.use(construction, "OffloadPolicy")
-    code.shared["offload_policy"] = f"CPUOffloadPolicy() if {condition} else OffloadPolicy()"
-    return (
-        "Replaced by `offload_policy`: `CPUOffloadPolicy()` where `offload_params` was true, else `OffloadPolicy()`, "
-        "which does not offload."
-    )
-
-
-def _offloaded(construction: Construction, value: ast.expr, code: Code) -> Condition:
-    """The condition under which parameters are offloaded."""
-    match construction.shown_or_none(value):
-        case ast.Constant(value=None | False):
-            return False
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            parts = [_offloaded(construction, each, code) for each in (body, orelse)]
-            return chosen(construction.text(test), *parts)
-        case ast.Call() as call if construction.context.fsdp1(call.func) == "CPUOffload":
-            given = values_given(call)
-            flag: object = False
-            if given:
-                flag = construction.constant(given[0])
-            if flag is ...:
-                return construction.text(given[0])
-            return bool(flag)
-    source = construction.text(value)
-    if not all(part.isidentifier() for part in source.split(".")):
-        name = construction.context.local("cpu_offload", construction.call)
-        code.above.append(f"{name} = {source}")
-        source = name
-    return f"{source} and {source}.offload_params"
-
-
 _NO_PREFETCH = "Has no effect: forward prefetching is off by default."
 
 
@@ -365,7 +300,7 @@ ROWS = {
         "Has no effect: all ranks are used, which is the default.",
     ),
     "mixed_precision": Row(precision.precision, precision.say),
-    "cpu_offload": Row(_cpu_offload, _say_offload),
+    "cpu_offload": Row(offloading.cpu_offload, offloading.say),
     "device_id": Row(
         devices.device_id,
         devices.DEVICE_ID,
@@ -376,7 +311,7 @@ ROWS = {
         devices.initialize,
         devices.INIT_FUNCTION,
         "Still works: `fsdp_migrate.runtime` initializes each unit before sharding it, as FSDP1 did.",
-        "Has no effect: there is no function to call, which is the default.",
+        "Removed: `None` is the default, and there is no function to call.",
     ),
     "sync_module_states": Row(
         from_rank_0.sync,
