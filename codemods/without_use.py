@@ -15,9 +15,7 @@ from fsdp_migrate.findings import Action, Severity
 
 RULE = Rule("FSDP022", "setting-without-use", Severity.PRINTS)
 
-_MESSAGE = (
-    "Nothing reads {} any more, so setting this has no effect. Remove it where it is defined."
-)
+_MESSAGE = "Nothing reads {} any more, so setting this has no effect. Remove it."
 _READ = re.compile(r"\.([A-Za-z_]\w*)\b(?!\s*=[^=])")
 # A setting that only becomes another object's setting of the same name.
 _HANDED_ON = re.compile(r"\b(\w+)=(?:[A-Za-z_]\w*\.)+\1\b")
@@ -61,7 +59,7 @@ def _settings(context: Context, after: str) -> Iterator[_Setting]:
         is_here = str(context.file.path) in (path for path, _ in homes)
         if not is_here or re.search(rf"\b{name.replace('_', '[-_]')}\b", after):  # not renamed
             shown = ", ".join(f"{Path(path).name}:{line}" for path, line in homes)
-            yield _Setting(context.source(reads[0]), reads[0], f" ({shown})")
+            yield _Setting(context.source(reads[0]), reads[0], f" (defined at {shown})")
     for each in unread_parameters(context, after):
         yield _Setting(each.node.arg, each.node, f", a parameter of `{each.function.name}`")
 

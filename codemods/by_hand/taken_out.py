@@ -55,9 +55,9 @@ USES = {
         "train as before, or keep it if the part should be frozen."
     ),
     "name": (
-        "This uses names that contained `_fsdp_wrapped_module` under FSDP1 and no longer do, so it may select other "
-        "parameters. If your code spells out that part of a name, remove it there. Otherwise check that the selected "
-        "parameters are the ones you mean."
+        "This uses names that contained `_fsdp_wrapped_module` under FSDP1 and no longer do. A choice by name may be "
+        "another one now, and labels read differently. If your code spells out that part of a name, remove it there; if "
+        "it selects by name, check what it selects."
     ),
     "class": (
         "This looks up the exact class of a module, but `fully_shard` gives each sharded module a new class. Look it up "

@@ -203,6 +203,9 @@ def _argument(construction: Construction, argument: Argument, form: Form | None)
     return Found(rule, argument.node, action, text, construct)
 
 
+_IN_NEW_CODE = "only FSDP1's constructor used it. What the new code needs of it is written there"
+
+
 def _spent(context: Context, done: list[Form | Found]) -> Iterator[Found]:
     """The assignments that only the arguments of constructors have read."""
     gone = [node for each in done for node in each.removed]
@@ -211,7 +214,7 @@ def _spent(context: Context, done: list[Form | Found]) -> Iterator[Found]:
         loses: Collection[str] = ()
         if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
             loses = of_entries(context, statement.value)
-        yield removal(context, CONSTRUCTOR, statement, "only FSDP1's constructor used it", loses)
+        yield removal(context, CONSTRUCTOR, statement, _IN_NEW_CODE, loses)
 
 
 def decide(construction: Construction) -> Decision:

@@ -20,7 +20,7 @@ from fsdp_migrate.codemods.uses.use import (
 from fsdp_migrate.facts.file import File
 from fsdp_migrate.findings import Action
 
-_SPENT = "Removed: only the context of a state dict used it."
+_SPENT = "Removed: only the context of a state dict used it. What the new code needs of it is written there."
 
 
 def together(blocks: Iterable[Block], file: File) -> list[list[Block]]:

@@ -183,7 +183,7 @@ CHAIN = {
 
 def test_each_place_that_defines_a_setting_is_named(tmp_path: Path) -> None:
     (found,) = [e for e in analysed(tmp_path, CHAIN, "torch").findings if e.code == "FSDP022"]
-    assert "`settings.prefetch` (config.py:2, config.py:7)" in found.message
+    assert "`settings.prefetch` (defined at config.py:2, config.py:7)" in found.message
 
 
 def test_a_check_for_torchs_form_lists_what_the_edits_leave_behind(tmp_path: Path) -> None:
@@ -192,7 +192,10 @@ def test_a_check_for_torchs_form_lists_what_the_edits_leave_behind(tmp_path: Pat
     assert analyse(discover([tmp_path]), options).findings == wanted
 
 
-ALL = "`lora`, a parameter of `shard`, `args.fsdp_limit` (config.py:5), `args.fsdp_prefetch` (config.py:6) any"
+ALL = (
+    "`lora`, a parameter of `shard`, `args.fsdp_limit` (defined at config.py:5), `args.fsdp_prefetch` (defined at "
+    "config.py:6) any"
+)
 
 
 @pytest.mark.parametrize("form", ["auto", "torch"])

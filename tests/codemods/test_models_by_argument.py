@@ -40,7 +40,8 @@ def test_text_takes_no_finding_away(code: str, text: str, tmp_path: Path) -> Non
         files = {"train.py": here, "other.py": f"{head}{added}\n"}
         found = analysed(folder, files).findings
         by_hand = [f.code for f in found if f.action is Action.MANUAL]
-        return sorted(each for each in by_hand if each != "FSDP323")
+        # The second one is about the comment itself.
+        return sorted(each for each in by_hand if each not in ("FSDP323", "FSDP023"))
 
     plain = codes_of(tmp_path / "plain", "pass")
     assert plain
