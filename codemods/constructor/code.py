@@ -121,13 +121,13 @@ class Code:
         if self.loop and "(" in mesh:  # one for all units
             given["mesh"] = context.local("mesh", call)
             lines.insert(len(self.above), f"{given['mesh']} = {mesh}")
+        policy = given.get("offload_policy", "")
+        if self.loop and " if " in policy:
+            given["offload_policy"] = context.local("offload_policy", call)
+            lines.append(f"{given['offload_policy']} = {policy}")
+            self.once.append(given["offload_policy"])
         shared = _arguments(given)
         if len(given) > 1 and self.loop:
-            policy = given.get("offload_policy", "")
-            if " if " in policy:
-                given["offload_policy"] = context.local("offload_policy", call)
-                lines.append(f"{given['offload_policy']} = {policy}")
-                self.once.append(given["offload_policy"])
             name = context.local("fsdp_kwargs", call)
             if name != "fsdp_kwargs":
                 name = "fsdp_options"

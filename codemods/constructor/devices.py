@@ -11,9 +11,11 @@ from fsdp_migrate.codemods.constructor import empties
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import Condition, grouped
 from fsdp_migrate.codemods.constructor.construction import ON_CPU, AtRunTime, Construction
+from fsdp_migrate.codemods.constructor.flow import defined
 from fsdp_migrate.codemods.constructor.meshes import DEVICE_MESH
 from fsdp_migrate.codemods.constructor.meta import is_as_a_whole, is_real
 from fsdp_migrate.codemods.rule import Import, Rule
+from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.scopes import Binding, Imported
 
 DEVICE_ID = Rule("FSDP207", "device-id")
@@ -60,16 +62,18 @@ def device_type(construction: Construction, code: Code) -> str:
     device = construction.value("device_id")
     made = None
     if device in context.file.parents:
-        made = context.value(device)
-    if made is not None and isinstance(made.node, ast.Call):
+        made = context.value(device) or _stored(construction, device)
+    if device is not None and made is not None and isinstance(made.node, ast.Call):
+        source = construction.text(device)
+        is_path = all(part.isidentifier() for part in source.split("."))
         if "torch.device" in context.program.dotted(made.node.func, made.file):
-            assert device is not None
-            source = construction.text(device)
             if [ast.unparse(each) for each in made.node.args] == ["'cpu'"]:
                 return '"cpu"'
-            if source.isidentifier():
+            if is_path:
                 return f"{source}.type"
             return '"cuda"'
+        if is_path and _is_annotated(construction, made):
+            return f"{source}.type"
     if _OTHER_DEVICES.search(context.file.text):
         code.imports.append(Import("torch", ""))
         return "torch.accelerator.current_accelerator().type"
@@ -77,6 +81,31 @@ def device_type(construction: Construction, code: Code) -> str:
         code.imports.append(Import("torch", ""))
         return '"cuda" if torch.cuda.is_available() else "cpu"'
     return '"cuda"'
+
+
+def _stored(construction: Construction, device: ast.expr) -> Value | None:
+    """What an attribute of `self` is given by the only assignment to it."""
+    file = construction.context.file
+    match device:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            uses = file.attributes.get(name, ())
+            around = [file.parents[each] for each in uses if isinstance(each.ctx, ast.Store)]
+        case _:
+            return None
+    match around:
+        case [ast.Assign(value=value)]:
+            return Value(value, file)
+    return None
+
+
+def _is_annotated(construction: Construction, made: Value) -> bool:
+    """Whether a call is of a function of the program that returns a `torch.device`, by its annotation."""
+    assert isinstance(made.node, ast.Call)
+    program = construction.context.program
+    functions = [each.node for each in defined(program, made.file, made.node)]
+    returns = [each.returns for each in functions if isinstance(each, ast.FunctionDef)]
+    named = [each is not None and ast.unparse(each) == "torch.device" for each in returns]
+    return bool(named) and len(named) == len(functions) and all(named)
 
 
 def device_id(construction: Construction, value: ast.expr, code: Code) -> str:

@@ -1,6 +1,7 @@
 """`sync_module_states`: every rank begins with the values of rank 0, which `fully_shard` does not send."""
 
 import ast
+import re
 
 from fsdp_migrate.codemods.constructor.code import Code
 from fsdp_migrate.codemods.constructor.conditions import grouped
@@ -14,6 +15,9 @@ from fsdp_migrate.codemods.rule import Import, Rule
 
 SYNC = Rule("FSDP208", "sync-module-states")
 
+# Names of the rank among all, and of whether it is the first.
+_RANK = re.compile(r"(?<!\w)(?:global_)?rank$|get_rank\(\)$")
+_RANK_0 = re.compile(r"(?<!local_)rank_?(?:0|zero)$")
 _STATE_DICT = "torch.distributed.checkpoint.state_dict"
 
 
@@ -102,7 +106,7 @@ def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
     state = context.local("state_dict", call)
     model = code.model
     buffer = context.local("buffer", call)
-    rank_0 = f"{dist}.get_rank() == 0"
+    rank_0 = _own_test(construction) or f"{dist}.get_rank() == 0"
     condition = rank_0
     if test:
         condition = f"{grouped(test)} and {rank_0}"
@@ -138,3 +142,28 @@ def _load_from_rank_0(construction: Construction, test: str, code: Code) -> str:
             "If groups hold different values, as under model parallelism, load them without this option."
         )
     return message
+
+
+def _own_test(construction: Construction) -> str:
+    """The program's own test for rank 0, as source: where `param_init_fn` is for the others; "" if there is none."""
+    function = construction.value("param_init_fn")
+    if isinstance(function, ast.Lambda):
+        function = function.body
+    match function:
+        case ast.IfExp(test=test, orelse=ast.Constant(value=None)):
+            parts = [test]
+        case _:
+            return ""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        parts = test.values
+    for part in parts:
+        match part:
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                source = construction.text(operand)
+                if _RANK_0.search(source):
+                    return source
+            case ast.Compare(left=rank, ops=[ast.NotEq()], comparators=[ast.Constant(value=0)]):
+                source = construction.text(rank)
+                if _RANK.search(source):
+                    return f"{source} == 0"
+    return ""

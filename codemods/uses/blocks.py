@@ -37,6 +37,21 @@ def together(blocks: Iterable[Block], file: File) -> list[list[Block]]:
     return [members for _, members in groups]
 
 
+def shared_options(
+    context: Context, groups: Iterable[Sequence[Block]]
+) -> dict[str, tuple[str, ast.stmt]]:
+    """The names that options have in the whole file, by what they are, each with the statement that they change with."""
+    found: dict[str, tuple[str, ast.stmt]] = {}
+    for blocks in groups:
+        first = _families(blocks, context.file)[0][0].statement
+        for value, use in written_once(context, blocks).values.items():
+            match context.file.parents[value]:
+                case ast.Assign(targets=[ast.Name(id=name)]) as made:
+                    if made in context.file.tree.body:
+                        found.setdefault(use.options, (name, first))
+    return found
+
+
 def _shared(block: Block, file: File) -> set[object]:
     """What a block may share with others: `with` statements around it, and what gives its type, a variable or an attribute."""
     around = (block.statement, *file.ancestors(block.statement))

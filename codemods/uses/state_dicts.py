@@ -5,13 +5,14 @@ model in any form.
 """
 
 import ast
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from fsdp_migrate.codemods.context import Context, keyword
 from fsdp_migrate.codemods.registry import codemod
 from fsdp_migrate.codemods.rule import Found, Rule
 from fsdp_migrate.codemods.uses import optimizer_states, read_shards, set_types
-from fsdp_migrate.codemods.uses.blocks import rewritten, together
+from fsdp_migrate.codemods.uses.blocks import rewritten, shared_options, together
 from fsdp_migrate.codemods.uses.contexts import OF_MODELS, Block, read
 from fsdp_migrate.codemods.uses.options import Setting, Untranslatable, is_local, is_typed
 from fsdp_migrate.codemods.uses.untyped import OWN_NAMES, uses_without_type
@@ -56,7 +57,8 @@ _OF_OPTIMIZERS = {
 def find(context: Context) -> Iterator[Found]:
     """Every use of FSDP1's types of state dicts, and of its functions for optimizers."""
     blocks, others = _contexts(context)
-    for group in together(blocks, context.file):
+    groups = together(blocks, context.file)
+    for group in groups:
         yield from rewritten(context, group, CONTEXT)
     for block in blocks:
         if block.own is not None and block.own.is_local:
@@ -71,7 +73,7 @@ def find(context: Context) -> Iterator[Found]:
         else:
             yield Found(SET_TYPE, attribute, Action.RUNTIME, _GETS_TYPE)
     yield from _local_types(context)
-    yield from _of_optimizers(context, inside | gone)
+    yield from _of_optimizers(context, inside | gone, shared_options(context, groups))
     yield from _shards_read(context, inside | gone)
     yield from uses_without_type(context, CONTEXT)
 
@@ -244,8 +246,14 @@ def _local_types(context: Context) -> Iterator[Found]:
                     yield _raises(member)
 
 
-def _of_optimizers(context: Context, inside: Collection[ast.AST]) -> Iterator[Found]:
-    """FSDP1's functions for optimizer states, by the class or by a model, but for those in contexts that go."""
+def _of_optimizers(
+    context: Context, inside: Collection[ast.AST], shared: Mapping[str, tuple[str, ast.stmt]]
+) -> Iterator[Found]:
+    """FSDP1's functions for optimizer states, by the class or by a model, but for those in contexts that go.
+
+    Args:
+        shared: the options that have a name in the whole file.
+    """
     otherwise = (
         "Still works: `fsdp_migrate.runtime` returns what `optimizer.load_state_dict` accepts."
     )
@@ -256,7 +264,7 @@ def _of_optimizers(context: Context, inside: Collection[ast.AST]) -> Iterator[Fo
             if attribute in inside or not (is_class or context.can_be_model(owner)):
                 continue
             if context.form == "torch":
-                yield from _of_optimizer(context, attribute)
+                yield from _of_optimizer(context, attribute, shared)
             else:
                 message = _OF_OPTIMIZERS.get(name, otherwise)
                 yield Found(OPTIMIZER, attribute, Action.RUNTIME, message)
@@ -272,7 +280,9 @@ def _shards_read(context: Context, inside: Collection[ast.AST]) -> Iterator[Foun
             yield _one(context, use, call)
 
 
-def _of_optimizer(context: Context, attribute: ast.Attribute) -> Iterator[Found]:
+def _of_optimizer(
+    context: Context, attribute: ast.Attribute, shared: Mapping[str, tuple[str, ast.stmt]]
+) -> Iterator[Found]:
     """A function for optimizer states where no type is set: FSDP1's default is whole ones."""
     how = Setting(offload="True")
     use = optimizer_states.getting(context, attribute, how)
@@ -282,8 +292,19 @@ def _of_optimizer(context: Context, attribute: ast.Attribute) -> Iterator[Found]
         message = optimizer_states.by_hand(attribute.attr)
         yield Found(OPTIMIZER, attribute, Action.MANUAL, message)
         return
-    yield _one(context, use, attribute)
+    name, of = shared.get(use.options, ("", None))
+    if name and _is_of_file(context, name, attribute):
+        yield _one(context, replace(use, options=name), attribute)._replace(of=of)
+    else:
+        yield _one(context, use, attribute)
     yield from use.behind(OPTIMIZER, attribute)
+
+
+def _is_of_file(context: Context, name: str, at: ast.AST) -> bool:
+    """Whether a name means in a function what it means in the whole file."""
+    found = context.file.scope_of(at).lookup(name)
+    is_in_function = context.file.function(at) is not None
+    return is_in_function and found is not None and found.scope is context.file.scope
 
 
 def _one(context: Context, use: Use, node: ast.expr) -> Found:
