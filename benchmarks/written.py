@@ -228,12 +228,19 @@ class Written:
         return any(name.startswith(STATE_DICT_FUNCTIONS) for name in names)
 
     def is_taken_out(self, context: Construct) -> bool:
-        """Whether a context is gone where none was needed, and each statement of its block is as it was."""
+        """Whether a context is gone where none was needed, and each statement of its block is as it was.
+
+        Or with a method that is inherited then: a call of that was all of its block.
+        """
         if self._stays(context) or not needs_nothing(context):
             return False
         assert isinstance(context.node, ast.With)
         kept = {ast.dump(node) for node in self._in_its_place(context, self._regions)}
-        return all(ast.dump(part) in kept for part in context.node.body)
+        return all(
+            ast.dump(part) in kept
+            or _inherited(part) in self.before.functions.keys() - self.after.functions
+            for part in context.node.body
+        )
 
     def _stays(self, context: Construct) -> bool:
         return any(opens_state_dicts(node) for node in self._in_its_place(context))
@@ -266,6 +273,14 @@ class Written:
                     j1, j2 = j1 + max(start - i1, 0), j1 + min(stop, i2) - i1
                 lines.update(range(j1 + 1, j2 + 1))
         return lines
+
+
+def _inherited(statement: ast.stmt) -> str:
+    """The method of `return super().method(...)`; "" for any other statement."""
+    match statement:
+        case ast.Return(ast.Call(ast.Attribute(ast.Call(ast.Name("super"), [], []), name))):
+            return name
+    return ""
 
 
 def _joined(steps: list[Step], lines: list[str]) -> list[Step]:

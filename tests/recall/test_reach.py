@@ -189,6 +189,20 @@ def test_a_context_is_needed_by_what_asks_for_its_type(module, kind, body, after
     assert not stays.is_taken_out(found)
 
 
+@pytest.mark.parametrize(("after", "taken_out"), [("pass", True), ("def load(self): pass", False)])
+def test_a_context_may_be_gone_with_its_method(module, after, taken_out):
+    context = (
+        "class S(C):\n    def load(self):\n"
+        "        with FSDP.state_dict_type(self.m, StateDictType.LOCAL_STATE_DICT):\n"
+        "            return super().load()"
+    )
+    written = module("written").Written(
+        program(FSDP1, context), program(FSDP2, f"class S(C):\n    {after}")
+    )
+    (found,) = module("written").contexts(written.before)
+    assert written.is_taken_out(found) is taken_out
+
+
 def finding(path, line, action, message):
     return Finding(path, line, 1, line, 2, "FSDP002", "constructor", action, message, "FSDP(...)")
 
