@@ -156,7 +156,7 @@ def test_the_finding_names_a_line_only_where_one_reads(case: str, who: str, tmp_
     files = {"train.py": program(READ[case]), "model.py": MODEL}
     findings = analysed(tmp_path, files, "torch").findings
     (message,) = [each.message for each in findings if each.code == "FSDP006"]
-    assert f"and {who} may use them" in message
+    assert f"because {who} may use parameters" in message
 
 
 LIBRARY = """\
