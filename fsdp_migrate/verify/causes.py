@@ -182,7 +182,8 @@ def _of_norms(index: int, original: Run, migrated: Run) -> Shown:
     ranks = len(original.ranks)
     one = _reductions(original)
     other = _reductions(migrated)
-    if not now and other < one:
+    counted = not (original.stopped or migrated.stopped)
+    if counted and not now and other < one:
         yield "no-sync-not-reset", {"before": one, "now": other}
     parts = [math.sqrt(rank.squares[index]) for rank in migrated.ranks if index < len(rank.squares)]
     if len(parts) > 1 and all(_near(part, before) for part in parts):

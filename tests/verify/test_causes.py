@@ -84,6 +84,11 @@ def test_a_cause_is_named_where_the_records_show_it(one: Run, other: Run, expect
     assert cause(one, other) == expected
 
 
+def test_what_a_stopped_run_has_not_counted_is_no_cause() -> None:
+    ended = replace(run([3.0] * 3, [0.0] * 3, collectives={}), stopped=True)
+    assert cause(RIGHT, ended) == "unknown"
+
+
 def test_findings_by_hand_come_before_a_guess() -> None:
     found = causes.Cause("rounding", "the model computes in bfloat16", "Sums may differ.")
     note = f"2 findings need {causes.BY_HAND}507 at train.py:3: Use it"
