@@ -67,13 +67,13 @@ MISTAKES = {
     ),
     "a part is in no unit": Mistake(
         AVERAGED,
-        "model = fully_shard(net)",
-        "model = fully_shard(net, ignored_params={net.head.weight})",
+        "model = fully_shard(net, mesh=mesh)",
+        "model = fully_shard(net, mesh=mesh, ignored_params={net.head.weight})",
         "model = FSDP(",
     ),
     "the mesh is this rank": Mistake(
         AVERAGED,
-        "model = fully_shard(net)",
+        "model = fully_shard(net, mesh=mesh)",
         "from torch.distributed.device_mesh import DeviceMesh\n"
         "own = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]\n"
         'model = fully_shard(net, mesh=DeviceMesh.from_group(own, "cpu"))',
