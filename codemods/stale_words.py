@@ -4,9 +4,7 @@ Runs on the edits of all rules: a name is gone only where none of them leaves it
 """
 
 import ast
-import io
 import re
-import tokenize
 from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ from typing import NamedTuple
 
 from fsdp_migrate.codemods.context import Context, shortened
 from fsdp_migrate.codemods.edit.imports import is_directive
+from fsdp_migrate.codemods.edit.text import comments_at
 from fsdp_migrate.codemods.imports import WITHOUT_EFFECT
 from fsdp_migrate.codemods.rule import Edit, Found, Rule
 from fsdp_migrate.codemods.same import Made
@@ -221,8 +220,6 @@ def _blocks(file: File) -> Iterator[list[_Comment]]:
 
 def _comments(file: File) -> Iterator[_Comment]:
     """The comments of a file, but for those that speak to a tool."""
-    lines = io.StringIO(NEWLINE.sub("\n", file.text)).readline
-    for token in tokenize.generate_tokens(lines):
-        if token.type == tokenize.COMMENT and not is_directive(token.string):
-            number, column = token.start
-            yield _Comment(number, file.line_starts[number - 1] + column, token.string)
+    for number, column, comment in comments_at(file.text):
+        if not is_directive(comment):
+            yield _Comment(number, file.line_starts[number - 1] + column, comment)

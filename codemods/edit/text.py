@@ -89,7 +89,12 @@ def overlap(edits: Iterable[Edit]) -> bool:
 
 
 def comments(text: str) -> list[str]:
-    """The comments of a file, or of a part that begins and ends with whole tokens, in order.
+    """The comments of a file, or of a part that begins and ends with whole tokens, in order."""
+    return [comment for _, _, comment in comments_at(text)]
+
+
+def comments_at(text: str) -> list[tuple[int, int, str]]:
+    """The same, each with its line, counted from 1, and its column in characters, from 0.
 
     The text is put in parentheses, where the tokenizer does not look at indentation: a part need not have any, and
     below a line with nothing but a backslash it is taken for wrong. Every line ends in LF: the tokenizer knows no
@@ -98,8 +103,14 @@ def comments(text: str) -> list[str]:
     if "#" not in text:
         return []
     lines = io.StringIO("(" + NEWLINE.sub("\n", text) + "\n)").readline
-    tokens = tokenize.generate_tokens(lines)
-    return [token.string for token in tokens if token.type == tokenize.COMMENT]
+    found = []
+    for token in tokenize.generate_tokens(lines):
+        if token.type == tokenize.COMMENT:
+            line, column = token.start
+            if line == 1:
+                column -= 1  # of the parenthesis
+            found.append((line, column, token.string))
+    return found
 
 
 def _check(before: str, after: str, may_go: Sequence[str]) -> None:

@@ -128,3 +128,17 @@ def test_a_parameter_that_nothing_reads(tmp_path: Path) -> None:
 def test_imports_alone_make_nothing_stale(tmp_path: Path) -> None:
     result, _ = _analysed(tmp_path, "bridge", weights="# sync_module_states")
     assert "FSDP023" not in {each.code for each in result.findings}
+
+
+def test_a_line_with_nothing_but_a_backslash(tmp_path: Path) -> None:
+    """Python reads the next line as if that were not there; its tokenizer takes the indentation for wrong."""
+    text = (
+        "#!/usr/bin/env python\n"
+        "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n\n\n"
+        "def shard(model, keep_names=True):\n"
+        "    # It hangs without keep_names\n"
+        "\\\n"
+        "    return FSDP(model, use_orig_params=keep_names)\n"
+    )
+    found = analysed(tmp_path, text, "torch").findings
+    assert [each.line for each in found if each.code == "FSDP023"] == [6]
