@@ -1,10 +1,13 @@
 """The last values, and the models that a recorder finds."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fsdp_migrate.verify import values
+from fsdp_migrate.verify.recorder.values import write
 from fsdp_migrate.verify.values import Values
 
 torch = pytest.importorskip("torch")
@@ -66,3 +69,25 @@ def test_a_view_of_a_model_is_no_model_of_its_own() -> None:
     view = object.__new__(torch.nn.Linear)  # as `model.module` gives it
     object.__setattr__(view, "__dict__", vars(model))
     assert [root for root in roots() if root in (model, view)] == [model]
+
+
+def test_a_run_that_is_ended_while_it_writes_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--quick` ends both programs at the first difference, wherever they are."""
+    path = tmp_path / "end.pt"
+
+    def interrupted(_: object, to: str) -> None:
+        Path(to).write_bytes(b"half of a file")
+        raise KeyboardInterrupt
+
+    census: Any = SimpleNamespace(
+        complete=True, first={}, untrained_parts=lambda: [], buffers=lambda: {}
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            write(census, str(path))
+    assert not path.exists()
+    assert write(census, str(path)) == ""
+    assert torch.load(path) == {"parameters": [], "buffers": {}}

@@ -32,7 +32,9 @@ def write(census: Census, path: str, **more: Any) -> str:
         "parameters": [*map(_told, parts)],
         "buffers": {name: _copy(buffer) for name, buffer in buffers.items()},
     }
-    torch.save({**told, **more}, path)
+    # A run that is ended while it writes leaves no file.
+    torch.save({**told, **more}, f"{path}.part")
+    os.replace(f"{path}.part", path)
     return ""
 
 
