@@ -3,6 +3,7 @@
 import ast
 
 from fsdp_migrate.codemods.constructor.flow import Flow, flow_of
+from fsdp_migrate.facts.file import last_name
 from fsdp_migrate.facts.origins import Value
 from fsdp_migrate.facts.program import Definition, Program
 
@@ -13,6 +14,38 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 def can_count(program: Program, flow: Flow) -> bool:
     """Whether one of the policies that an expression can be may go by size, as far as the files show."""
     return flow.unknown or any(_counts(program, end) for end in flow.ends)
+
+
+def can_mark(program: Program, flow: Flow) -> bool:
+    """Whether one of the policies sets attributes of modules: what it answers then depends on what it was asked before."""
+    return any(_marks(program, end) for end in flow.ends)
+
+
+def _marks(program: Program, policy: Value) -> bool:
+    match policy.node:
+        case ast.Call(func=called, args=[function, *_]):
+            is_partial = "functools.partial" in program.dotted(called, policy.file)
+            return is_partial and _marks(program, Value(function, policy.file))
+        case ast.Name() | ast.Attribute() as name:
+            functions = [
+                each.node
+                for each in program.meanings(name, policy.file)
+                if isinstance(each, Definition) and isinstance(each.node, ast.FunctionDef)
+            ]
+        case ast.FunctionDef() as function:
+            functions = [function]
+        case _:
+            functions = []
+    return any(map(_sets_attributes, functions))
+
+
+def _sets_attributes(function: ast.FunctionDef) -> bool:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            return True
+        if isinstance(node, ast.Call) and last_name(node.func) == "setattr":
+            return True
+    return False
 
 
 def _counts(program: Program, policy: Value) -> bool:

@@ -30,7 +30,7 @@ class Units:
         each: the modules themselves, as source.
         classes: whether only named classes of the program's own are asked for: then the model itself is none of them.
         counts: whether the condition reads `numel`, the parameters that no unit below has.
-        first: a statement in front of the loop; empty if there is none.
+        first: lines in front of the loop.
         test: under which there are units at all; empty where there always are.
         remark: what the finding says of them besides.
     """
@@ -39,7 +39,7 @@ class Units:
     each: str = ""
     classes: bool = False
     counts: bool = False
-    first: str = ""
+    first: tuple[str, ...] = ()
     test: str = ""
     remark: str = ""
 

@@ -126,9 +126,8 @@ def _over_all(code: Code, units: Units, ignored: str) -> list[str]:
     if condition:
         loop.append(f"    if {condition}:")
     if units.test:
-        return [f"if {units.test}:", *(f"    {line}" for line in (units.first, *loop))]
-    if units.first:
-        code.above.append(units.first)
+        return [f"if {units.test}:", *(f"    {line}" for line in (*units.first, *loop))]
+    code.above += units.first
     return loop
 
 
@@ -304,7 +303,14 @@ def _asked(construction: Construction, value: ast.expr, code: Code) -> Units:
         test = f"{source} is not None"
     if not (_sizes(context) and policies.can_count(context.program, flow)):
         asked = f"{source}(module={code.unit}, recurse=False, nonwrapped_numel=0)"
-        return Units(_both(test, asked))
+        if not policies.can_mark(context.program, flow):
+            return Units(_both(test, asked))
+        marking = (
+            "# The policy marks modules: as under FSDP1, it is asked about parents first",
+            f"for {code.unit} in {code.model}.modules():",
+            f"    {source}(module={code.unit}, recurse=True, nonwrapped_numel=0)",
+        )
+        return Units(asked, first=marking, test=test)
     # One that goes by size closes modules such as attention, into which FSDP1 did not look.
     closed = context.local("closed", call)
     count = "sum(p.numel() for p in m.parameters())"
@@ -314,7 +320,7 @@ def _asked(construction: Construction, value: ast.expr, code: Code) -> Units:
     )
     asked = f"{source}(module={code.unit}, recurse=False, nonwrapped_numel=numel)"
     condition = f"{code.unit} not in {closed} and {asked}"
-    return Units(condition, counts=True, first=first, test=test)
+    return Units(condition, counts=True, first=(first,), test=test)
 
 
 def _is_custom(program: Program, end: Value) -> bool:

@@ -168,6 +168,28 @@ for module in reversed(list(model.modules())[1:]):
     if by_name(module=module, recurse=False, nonwrapped_numel=0):
         fully_shard(module)
 fully_shard(model)
+=== a policy that marks modules
+def by_mark(module, recurse, **options):
+    if isinstance(module, Net):
+        module.output.is_unit = True
+    return recurse or getattr(module, "is_unit", False)
+
+
+model = FSDP(model, auto_wrap_policy=by_mark)
+---
+def by_mark(module, recurse, **options):
+    if isinstance(module, Net):
+        module.output.is_unit = True
+    return recurse or getattr(module, "is_unit", False)
+
+
+# The policy marks modules: as under FSDP1, it is asked about parents first
+for module in model.modules():
+    by_mark(module=module, recurse=True, nonwrapped_numel=0)
+for module in reversed(list(model.modules())[1:]):
+    if by_mark(module=module, recurse=False, nonwrapped_numel=0):
+        fully_shard(module)
+fully_shard(model)
 === a policy that counts
 def by_size(module, recurse, nonwrapped_numel):
     return nonwrapped_numel > 100
