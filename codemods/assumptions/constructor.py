@@ -80,7 +80,7 @@ def of_model(
                 matters = True
         if not matters:
             continue
-        found = places(context, name)
+        found = places(context, name, node)
         if found or name not in WORDS:
             message = assumption.message(check(found))
             if name == "sharded_after_forward":

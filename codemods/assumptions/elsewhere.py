@@ -1,11 +1,13 @@
 """Where an assumption may not hold: places with words that it is about, in files that a model may come to."""
 
+import ast
 import re
 from pathlib import Path
 
 from fsdp_migrate.codemods.assumptions.lines import lines_of
 from fsdp_migrate.codemods.assumptions.words import HINTS, WORDS, is_of_model
 from fsdp_migrate.codemods.context import Context
+from fsdp_migrate.facts.file import place_of
 from fsdp_migrate.facts.program import Program
 from fsdp_migrate.source import is_test, shown_path
 
@@ -19,12 +21,14 @@ _METHOD = re.compile(r"^[ \t]*def (\w+)\(", re.MULTILINE)
 _MOST_NAMED = 2
 
 
-def places(context: Context, name: str) -> list[str]:
+def places(context: Context, name: str, sharding: ast.AST) -> list[str]:
     """The first place of some files that have words of an assumption, and no finding for them: `model.py:12`.
 
     Files that mention FSDP come first, and tests last: the same for all constructors of a program, which then have one
     message together. One more is found than a message names.
     """
+    if name == "older_optimizers":
+        return _optimizers_above(context, sharding)
     program = context.program
     paths = program.reach.of(context.file.path)
     found = list[str]()
@@ -35,6 +39,23 @@ def places(context: Context, name: str) -> list[str]:
         if len(found) > _MOST_NAMED:
             break
     return found
+
+
+def _optimizers_above(context: Context, sharding: ast.AST) -> list[str]:
+    """The line above a constructor where its function first gets an optimizer by name, if no finding is at that line."""
+    file = context.file
+    lines = context.program.once(lines_of, str(file.path))
+    said = {place_of(line.node)[0] for line in lines if line.switch == "older_optimizers"}
+    above = [
+        name.lineno
+        for name in file.of(ast.Name)
+        if isinstance(name.ctx, ast.Store)
+        and "optim" in name.id.lower()
+        and name.lineno < place_of(sharding)[0]
+        and file.function(name) is file.function(sharding)
+    ]
+    open_lines = [line for line in sorted(above) if line not in said]
+    return [_shown(str(file.path), line) for line in open_lines[:1]]
 
 
 def check(found: list[str]) -> str:

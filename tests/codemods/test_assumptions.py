@@ -480,3 +480,27 @@ def test_units_that_free_their_parameters_after_forward(strategy: str, tmp_path:
         keeps = strategy == "SHARD_GRAD_OP"
         assert ("Assumes no code reads or changes parameters, or creates" in said) is keeps
         assert ("and an optimizer created in that time would not train them" in said) is keeps
+
+
+@pytest.mark.parametrize(
+    ("above", "is_named"),
+    [
+        ("model, optimizer = build()", True),
+        ("optim_g = build(model)", True),
+        ("optimizer_name = 'adamw'", True),
+        ("loader = build()", False),
+        ("optimizer = torch.optim.AdamW(model.parameters())", False),
+    ],
+)
+def test_an_optimizer_that_a_function_gets_above_is_named(
+    above: str, is_named: bool, tmp_path: Path
+) -> None:
+    """One whose creation is there has a finding at its own line."""
+    text = TRAIN.replace("    model = FSDP(", f"    {above}\n    model = FSDP(")
+    found = [
+        each
+        for each in chain.from_iterable(_assumed(tmp_path, text).values())
+        if "optimizer is" in each
+    ]
+    line = text[: text.index(above)].count("\n") + 1
+    assert any(f"train.py:{line}`. " in each for each in found) is is_named
