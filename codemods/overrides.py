@@ -54,7 +54,7 @@ def _hands_on(code: str | None) -> bool:
 def _given(call: ast.Call) -> list[str]:
     """The arguments of a call, as source."""
     named = [ast.unparse(ast.Call(ast.Name(""), [], [each])) for each in call.keywords]
-    return [*map(ast.unparse, call.args), *(each[1:-1] for each in named)]
+    return [*map(ast.unparse, call.args), *[each[1:-1] for each in named]]
 
 
 def _taken(arguments: ast.arguments) -> list[str] | None:

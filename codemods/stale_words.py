@@ -132,7 +132,7 @@ def _names_in_strings(tree: ast.AST) -> set[str]:
     """The words of all strings but docstrings: something may read a setting of that name."""
     nodes = [*ast.walk(tree)]
     docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
-    return set[str]().union(*(_words_of(node) for node in nodes if node not in docstrings))
+    return set[str]().union(*[_words_of(node) for node in nodes if node not in docstrings])
 
 
 def _words_of(node: ast.AST) -> set[str]:
@@ -158,7 +158,7 @@ def _is_of_changed_statement(
     line_below = max(remark.lines) + 1
     if not remark.is_block or any(_meet(edit, remark) for edit in edits):
         return False
-    is_below = any(bisect(file.line_starts, edit.start) == line_below for edit in edits)
+    is_below = line_below in [bisect(file.line_starts, edit.start) for edit in edits]
     of_nothing = names.intersection(WITHOUT_EFFECT)
     return is_below and all(_words(line) & of_nothing for line in remark.lines.values())
 

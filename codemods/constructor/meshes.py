@@ -111,7 +111,7 @@ def _is_in_time(construction: Construction, flow: Flow) -> bool:
 def _starts(program: Program, file: File, call: ast.Call) -> bool:
     """Whether a call starts the process group, by itself or in the function of the program that it calls."""
     sources = [each.file.source(each.node) for each in defined(program, file, call)]
-    return any(_STARTS in source for source in (file.source(call.func), *sources))
+    return _STARTS in " ".join([file.source(call.func), *sources])
 
 
 def _renamed(construction: Construction, carrier: Value, found: Chosen) -> bool:

@@ -120,7 +120,7 @@ def _keep_norms(construction: Construction, code: Code, given: Sequence[Precisio
     if not code.loop or not _can_have_batch_norms(construction):
         return ""
     if not code.casts and not construction.like_fsdp1:
-        if any("reduce_dtype" in each.sources for each in given):
+        if "reduce_dtype" in {name for each in given for name in each.sources}:
             return _NORMS_REDUCED
         return ""
     code.exempt = "torch.nn.modules.batchnorm._BatchNorm"
@@ -234,7 +234,7 @@ def _again(
 ) -> tuple[str, str] | None:
     """FSDP2's policy beside an object of FSDP1's that stays: its dtypes are written again, where they mean the same."""
     types = {n: s for n, s in given.sources.items() if n in ("param_dtype", "reduce_dtype")}
-    if any("(" in source for source in types.values()) or not construction.is_same(made):
+    if "(" in "".join(types.values()) or not construction.is_same(made):
         return None
     if "param_dtype" in types and "reduce_dtype" not in types:
         types["reduce_dtype"] = types["param_dtype"]

@@ -20,7 +20,7 @@ def whole_sets(
     while True:
         own = {value for value, _ in kept}
         stays = {end.node for value, flow in flows if value not in own for end in flow.ends}
-        left = [each for each in kept if not any(end.node in stays for end in each[1].ends)]
+        left = [each for each in kept if stays.isdisjoint([end.node for end in each[1].ends])]
         if len(left) == len(kept):
             return left
         kept = left

@@ -11,6 +11,7 @@ from fsdp_migrate.codemods.constructor.construction import (
 from fsdp_migrate.codemods.constructor.outcome import Form
 from fsdp_migrate.codemods.context import Context
 from fsdp_migrate.codemods.rule import Edit
+from fsdp_migrate.facts.nodes import any_is
 from fsdp_migrate.facts.program import Program
 
 # In another file `wrap` may be called while the block runs.
@@ -78,7 +79,7 @@ def _is_in(context: Context, call: ast.Call, block: ast.With) -> bool:
     inner = call.args[0]
     is_twice = isinstance(inner, ast.Call) and inner.func in context.references
     is_own = file.function(call) is file.function(block) and block in file.ancestors(call)
-    is_lambda = any(isinstance(each, ast.Lambda) for each in file.ancestors(call))
+    is_lambda = any_is(file.ancestors(call), ast.Lambda)
     return is_own and not (is_twice or is_lambda or isinstance(inner, ast.Starred))
 
 

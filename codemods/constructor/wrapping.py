@@ -77,7 +77,7 @@ def _splits_frozen(construction: Construction, value: ast.expr) -> bool:
             if isinstance(name, ast.Name):
                 bindings = end.file.bindings(name)
                 made += [binding.node for binding in bindings if isinstance(binding, Defined)]
-        if any("requires_grad" in end.file.source(node) for node in made):
+        if "requires_grad" in " ".join([end.file.source(node) for node in made]):
             return True
     return False
 
@@ -126,7 +126,7 @@ def _over_all(code: Code, units: Units, ignored: str) -> list[str]:
     if condition:
         loop.append(f"    if {condition}:")
     if units.test:
-        return [f"if {units.test}:", *(f"    {line}" for line in (*units.first, *loop))]
+        return [f"if {units.test}:", *[f"    {line}" for line in (*units.first, *loop)]]
     code.above += units.first
     return loop
 

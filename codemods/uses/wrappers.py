@@ -251,7 +251,7 @@ def _descends(file: File, function: ast.FunctionDef | ast.AsyncFunctionDef, test
     _, expected = _condition(file, test, True)
     _, other = _branches(file, decision, expected)
     alone = {node for statement in other for node in ast.walk(statement)}
-    return any(call not in alone for call in again)
+    return not {*again} <= {*alone}
 
 
 def _is_own(function: ast.expr) -> bool:

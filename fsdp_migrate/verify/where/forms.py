@@ -77,9 +77,9 @@ def same_but_for_copies(old: str, new: str) -> bool:
 
 def moved_alike(old: str, new: str) -> bool:
     """Whether weights moved as far: what is rounding in weights is more of their moves."""
-    olds, news = (
+    olds, news = [
         {name: float(norm) for name, norm in _by_name(form).items() if name} for form in (old, new)
-    )
+    ]
     least = _MOVED * max([*olds.values(), *news.values()], default=0.0) / 100
     return all(
         math.isclose(olds.get(name, 0.0), news.get(name, 0.0), rel_tol=_MOVED, abs_tol=least)

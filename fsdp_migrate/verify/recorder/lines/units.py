@@ -58,7 +58,7 @@ def _precision(model: nn.Module) -> str:
     names: dict[str, list[str]] = {}
     for path, module in model.named_modules():
         for _, name, *dtypes in layouts.units_dtypes(module):
-            compute, reduce = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+            compute, reduce = [str(dtype).removeprefix("torch.") for dtype in dtypes]
             names.setdefault(f"{compute}, reduced in {reduce}", []).append(
                 layouts.clean(path, name)
             )
